@@ -1,0 +1,1 @@
+"""Pure rules: states, metrics, ids, placement, hashing. Imports only the standard library."""

@@ -1,0 +1,142 @@
+"""States of experiments, measurements and attempts, and which change may follow which.
+
+A state that is terminal never changes again; the database enforces the same rule with triggers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class ExperimentState(StrEnum):
+    """One idea put to the test, as everyone sees it."""
+
+    SUBMITTED = "submitted"
+    IMPLEMENTING = "implementing"
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in TERMINAL_EXPERIMENT
+
+
+class MeasurementState(StrEnum):
+    """One scored execution of a codebase."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in TERMINAL_MEASUREMENT
+
+
+class AttemptState(StrEnum):
+    """One lease of a measurement on one worker."""
+
+    ASSIGNED = "assigned"
+    STARTING = "starting"
+    RUNNING = "running"
+    FINALIZING = "finalizing"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    FENCED = "fenced"
+
+    @property
+    def is_live(self) -> bool:
+        return self in LIVE_ATTEMPT
+
+
+class BatchState(StrEnum):
+    """Derived from the experiments of a batch and from whether somebody cancelled it."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+
+
+class SearchState(StrEnum):
+    """A search is driven by a client; the server keeps its record."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+
+
+class EpochState(StrEnum):
+    """A round of a search: ideas stored, then submitted as a batch, then finished."""
+
+    PROPOSED = "proposed"
+    SUBMITTED = "submitted"
+    FINISHED = "finished"
+
+
+class WorkerState(StrEnum):
+    """Whether a worker is given new work."""
+
+    ACTIVE = "active"
+    LOST = "lost"
+    STOPPED = "stopped"
+
+
+class MeasurementKind(StrEnum):
+    """`score` counts as a result; `smoke` only shows that a codebase starts."""
+
+    SCORE = "score"
+    SMOKE = "smoke"
+
+
+class FailureStage(StrEnum):
+    """Where an experiment or a measurement ended."""
+
+    IMPLEMENT = "implement"
+    SCHEDULE = "schedule"
+    START = "start"
+    TRAIN = "train"
+    SCORE = "score"
+    GUARD = "guard"
+
+
+TERMINAL_EXPERIMENT = frozenset(
+    {ExperimentState.SUCCEEDED, ExperimentState.FAILED, ExperimentState.CANCELLED}
+)
+TERMINAL_MEASUREMENT = frozenset(
+    {MeasurementState.SUCCEEDED, MeasurementState.FAILED, MeasurementState.CANCELLED}
+)
+LIVE_ATTEMPT = frozenset(
+    {
+        AttemptState.ASSIGNED,
+        AttemptState.STARTING,
+        AttemptState.RUNNING,
+        AttemptState.FINALIZING,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why something failed. `retryable` marks infrastructure failures, which were retried."""
+
+    stage: FailureStage
+    code: str
+    message: str
+    retryable: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"stage": self.stage.value}
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> Failure:
+        """The inverse of `as_dict`."""
+        return cls(**(stored | {"stage": FailureStage(stored["stage"])}))
