@@ -1,0 +1,1 @@
+"""Wire models: what crosses a process boundary. Pydantic, importing only `assay.domain`."""

@@ -1,0 +1,84 @@
+"""Base models: strict about what comes in, tolerant about what comes back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+
+class Request(BaseModel):
+    """A body sent to the API. Unknown fields are errors."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Resource(BaseModel):
+    """A body sent by the API. Clients ignore fields they do not know.
+
+    Non-finite numbers travel as the strings "NaN", "Infinity" and "-Infinity", never as null.
+    """
+
+    model_config = ConfigDict(extra="ignore", ser_json_inf_nan="strings")
+
+
+def _no_nul(text: str) -> str:
+    if "\x00" in text:
+        raise ValueError("must not contain NUL bytes; remove them")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("must be valid Unicode; it holds a lone surrogate") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_no_nul)]
+T = TypeVar("T")
+
+Name = Annotated[
+    str,
+    AfterValidator(_no_nul),
+    Field(min_length=1, max_length=200),
+]
+
+
+class Page(Resource, Generic[T]):
+    """One page of a list. `next_cursor: null` is the only sign of the end."""
+
+    object: Literal["list"] = "list"
+    data: list[T]
+    next_cursor: str | None = Field(None, description="Pass as `cursor` for the next page.")
+
+
+class Problem(Resource):
+    """An error, as `application/problem+json` (RFC 9457)."""
+
+    type: str = Field("about:blank", description="URL or path of the documentation of the code.")
+    title: str
+    status: int
+    detail: str = Field("", description="What is wrong and what to do about it.")
+    instance: str = ""
+    code: str = Field(description="Stable, machine-readable.")
+    request_id: str = ""
+    errors: list[ProblemField] = []
+
+
+class ProblemField(Resource):
+    """One wrong field of a request."""
+
+    pointer: str = Field(description="JSON pointer into the body, or the parameter's name.")
+    code: str
+    message: str
+
+
+class FailureBody(Resource):
+    """Where and why something failed."""
+
+    stage: str = Field(description="implement, schedule, start, train, score or guard.")
+    code: str
+    message: str = Field(description="For a crash: the last line of the traceback.")
+    retryable: bool = False
+
+
+Json = dict[str, Any]
+Problem.model_rebuild()

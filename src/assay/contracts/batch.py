@@ -1,0 +1,332 @@
+"""Batches, ideas, experiments: requests and resources."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from assay.contracts.base import FailureBody, Name, Request, Resource, Text
+
+MAX_IDEA_BYTES = 64 * 1024
+MAX_IDEAS = 10_000
+
+Operator = Literal["seed", "exploit", "explore"]
+Sampling = Literal["staged", "paper"]
+Preflight = Literal["off", "compile"]
+Count = Annotated[int, Field(ge=0)]
+
+
+class IdeaRequest(Request):
+    """A natural-language proposal."""
+
+    text: Text = Field(description="The idea; `[Experiment] … [Code Changes] …` is understood.")
+    client_key: Name | None = Field(
+        None, description="The submitter's own name for the idea, unique in the batch."
+    )
+    operator: Operator = "seed"
+    parents: list[str] = Field([], max_length=64, description="Experiments this idea builds on.")
+    thinking: Text | None = Field(None, description="Kept beside the idea; never executed.")
+
+    @field_validator("text")
+    @classmethod
+    def _bounded(cls, text: str) -> str:
+        if not text.strip():
+            raise ValueError("must not be empty")
+        size = len(text.encode())
+        if size > MAX_IDEA_BYTES:
+            raise ValueError(f"is {size} bytes; an idea holds at most {MAX_IDEA_BYTES}")
+        return text
+
+
+class BatchOptions(Request):
+    """How a batch is implemented and measured."""
+
+    samples: int = Field(10, ge=1, le=64, description="Diffs asked for per idea, at most.")
+    revisions: int = Field(2, ge=0, le=10, description="Self-revisions per sample.")
+    sampling: Sampling = Field(
+        "staged", description="`staged` widens as needed; `paper` starts all samples at once."
+    )
+    preflight: Preflight = "compile"
+    seeds: list[Annotated[int, Field(ge=0, le=2**31 - 1)]] = Field(
+        [0], min_length=1, max_length=64, description="One measurement per seed and idea."
+    )
+    baseline_seeds: int = Field(
+        5, ge=0, le=64, description="The baseline is measured on this many seeds, once."
+    )
+    max_cost_usd: Decimal | None = Field(
+        None, ge=0, description="No new model call starts once this is spent."
+    )
+    priority: int = Field(0, ge=-100, le=100)
+    allow_unisolated: bool = Field(
+        False, description="Let model-written code start on a worker without isolation."
+    )
+
+
+class BatchRequest(Request):
+    """Ideas submitted together for one environment and profile."""
+
+    environment: Name = Field(description="`name` or `name@hash`.")
+    profile: Name
+    ideas: list[IdeaRequest] = Field(min_length=1, max_length=MAX_IDEAS)
+    executor: Name = Field(
+        "offline:literal", description="Who writes the diffs, as `provider:model[@base_url]`."
+    )
+    ideator: Name | None = Field(None, description="Who wrote the ideas, if not a person.")
+    hardware_class: Name | None = Field(
+        None, description="What to measure on; by default what the live workers have."
+    )
+    options: BatchOptions = BatchOptions()
+    search: str | None = Field(None, description="The search this batch is an epoch of.")
+    epoch: Annotated[int, Field(ge=0)] | None = None
+    metadata: dict[
+        Annotated[str, Field(max_length=64)], Annotated[Text, Field(max_length=512)]
+    ] = Field({}, max_length=16)
+
+
+class Counts(Resource):
+    """Experiments of a batch by state; every key is always there."""
+
+    total: int = 0
+    submitted: int = 0
+    implementing: int = 0
+    queued: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+class Funnel(Resource):
+    """How far the ideas of a batch came. Execution rate = scored / submitted."""
+
+    submitted: int = 0
+    patched: int = 0
+    started: int = 0
+    scored: int = 0
+
+
+class Usage(Resource):
+    """What the model calls of a batch or an implementation used."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: str | None = Field("0", description="Decimal; null when a price is unknown.")
+
+
+class Links(Resource):
+    """Where related things are."""
+
+    self: str
+    experiments: str
+    events: str
+
+
+class BatchBody(Resource):
+    """A batch: the long-running operation. Finished means `finished_at` is not null."""
+
+    object: Literal["batch"] = "batch"
+    id: str
+    owner: str
+    environment: str
+    profile: str
+    hardware_class: str
+    executor: str
+    ideator: str | None
+    state: str = Field(description="running, finished or cancelled.")
+    counts: Counts
+    funnel: Funnel
+    usage: Usage
+    baseline: BaselineSummary | None
+    best: BestSummary | None
+    options: BatchOptions
+    search: str | None
+    epoch: int | None
+    metadata: dict[str, str]
+    created_at: datetime
+    finished_at: datetime | None
+    links: Links
+
+
+class BaselineSummary(Resource):
+    """The baseline a batch is compared with, as far as it is measured."""
+
+    mean: float | None
+    spread: float | None
+    n: int
+    pending: int
+
+
+class BestSummary(Resource):
+    """The best result of a batch."""
+
+    experiment: str
+    metric: float
+
+
+class ComparisonBody(Resource):
+    """A result against the baseline."""
+
+    baseline_mean: float
+    baseline_spread: float | None
+    baseline_n: int
+    delta: float
+    standard_error: float | None
+    sigmas: float | None = Field(description="Positive when the result improves on the baseline.")
+    verdict: str = Field(description="better, worse, within_noise or unknown (2 standard errors).")
+
+
+class IdeaBody(Resource):
+    """An idea as submitted."""
+
+    id: str
+    text: str
+    client_key: str | None
+    operator: str
+    parents: list[str]
+
+
+class ExperimentBody(Resource):
+    """One idea put to the test."""
+
+    object: Literal["experiment"] = "experiment"
+    id: str
+    batch: str
+    position: int = Field(description="Place of the idea in its batch, from 0.")
+    idea: IdeaBody
+    state: str
+    is_terminal: bool
+    failure: FailureBody | None
+    implementation: str
+    codebase: str | None
+    measurements: list[str]
+    metric_name: str
+    metric: float | None = Field(description="Mean over the experiment's seeds.")
+    reward: float
+    comparison: ComparisonBody | None
+    seconds: float | None = Field(description="Wall clock of training and evaluation.")
+    shared_with: list[str] = Field(
+        [], description="Other experiments whose codebase is identical; they share measurements."
+    )
+    created_at: datetime
+    finished_at: datetime | None
+
+
+class SampleBody(Resource):
+    """One model call of the implement loop, with what came of it."""
+
+    sample: int
+    revision: int
+    state: str = Field(description="calling, applied, refused, failed, cancelled or interrupted.")
+    code: str | None = Field(None, description="Why it did not apply.")
+    answer: str | None = None
+    thinking: str | None = None
+    diff: str | None = None
+    patch_log: str | None = None
+    prompt_version: str = ""
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: str | None = None
+    tries: int = Field(0, description="Requests sent, provider retries included.")
+    seconds: float | None = None
+
+
+class ImplementationBody(Resource):
+    """The record of turning one idea into a codebase: every sample, diff and patch log."""
+
+    object: Literal["implementation"] = "implementation"
+    id: str
+    experiment: str
+    executor: str
+    state: str
+    codebase: str | None
+    winner: int | None = Field(None, description="The sample whose diff was taken.")
+    usage: Usage
+    samples: list[SampleBody]
+
+
+class MeasurementBody(Resource):
+    """One scored execution of a codebase."""
+
+    object: Literal["measurement"] = "measurement"
+    id: str
+    kind: str
+    codebase: str
+    environment: str
+    profile: str
+    hardware_class: str
+    seed: int
+    replicate: int
+    state: str
+    failure: FailureBody | None
+    metric: float | None
+    metrics: dict[str, float]
+    provenance: dict[str, Any]
+    attempts: list[AttemptBody]
+    created_at: datetime
+    finished_at: datetime | None
+
+
+class AttemptBody(Resource):
+    """One lease of a measurement on one worker."""
+
+    id: str
+    number: int
+    worker: str
+    state: str
+    failure: FailureBody | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class ResultBody(Resource):
+    """The sealed result of an experiment: one entry per measurement."""
+
+    object: Literal["result"] = "result"
+    experiment: str
+    metric_name: str
+    direction: str
+    metric: float
+    reward: float
+    comparison: ComparisonBody | None
+    measurements: list[MeasurementBody]
+    artifacts: list[ArtifactBody]
+
+
+class ArtifactBody(Resource):
+    """A stored file of a measurement."""
+
+    name: str
+    bytes: int
+    sha256: str
+    url: str
+
+
+class CurvePoint(Resource):
+    """One line of a codebase's metrics file: claimed by the codebase, never a result."""
+
+    seq: int
+    step: float | None = None
+    values: dict[str, float]
+
+
+class EventBody(Resource):
+    """A change somebody may wait for."""
+
+    id: int
+    type: str
+    batch: str | None = None
+    experiment: str | None = None
+    search: str | None = None
+    data: dict[str, Any] = {}
+    created_at: datetime
+
+
+for _model in (BatchBody, ExperimentBody, MeasurementBody, ResultBody):
+    _model.model_rebuild()

@@ -1,0 +1,167 @@
+"""The environment manifest (`environment.toml`) and the environment as the API shows it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from assay.contracts.base import Name, Resource
+from assay.domain.metrics import Direction, RewardKind
+
+
+class Manifest(BaseModel):
+    """Base of everything read from `environment.toml`: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MetricSpec(Manifest):
+    """What is measured, which way it improves, and the reward it becomes."""
+
+    name: Name
+    unit: str = ""
+    direction: Direction
+    reward: RewardKind = RewardKind.IDENTITY
+    bound: float | None = Field(
+        None, description="A result better than this is implausible and does not count."
+    )
+
+
+class CodebaseSpec(Manifest):
+    """Which files of `codebase/` no diff may touch (globs)."""
+
+    protected: tuple[str, ...] = ()
+
+
+class EntryPoints(Manifest):
+    """Commands inside the sandbox; `python` means the worker's interpreter."""
+
+    train: tuple[str, ...] = Field(min_length=1)
+    predict: tuple[str, ...] | None = None
+
+
+class Budget(Manifest):
+    """What a measurement may use. `seconds` is wall clock, measured by the worker."""
+
+    seconds: float = Field(gt=0)
+    evaluation_seconds: float = Field(60, gt=0)
+    cpu_seconds: float | None = Field(None, gt=0, description="CPU time of training, if capped.")
+    tokens: int | None = Field(None, gt=0)
+    steps: int | None = Field(None, gt=0)
+
+
+class Profile(Manifest):
+    """A size at which an environment runs."""
+
+    description: str = ""
+    cpus: int = Field(1, ge=1)
+    gpus: int = Field(0, ge=0)
+    memory_gb: float = Field(2.0, gt=0)
+    budget: Budget
+    config: dict[str, Any] = {}
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.memory_gb * (1 << 30))
+
+
+class KnobSpec(Manifest):
+    """A single-line edit with alternatives, for the `offline:` ideator."""
+
+    name: Name
+    title: str = ""
+    file: str
+    line: str
+    values: tuple[str, ...] = Field(min_length=1)
+
+
+class RecipeEdit(Manifest):
+    """Replace a text that stands exactly once in a file."""
+
+    file: str
+    search: str
+    replace: str
+
+
+class RecipeSpec(Manifest):
+    """A multi-line edit, for the `offline:` ideator."""
+
+    name: Name
+    title: str
+    kind: Literal["edit", "misfit", "crash"] = "edit"
+    edits: tuple[RecipeEdit, ...] = Field(min_length=1)
+
+
+class EnvironmentManifest(Manifest):
+    """`environment.toml`: a research problem."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
+    title: str
+    problem: str
+    metric: MetricSpec
+    codebase: CodebaseSpec = CodebaseSpec()
+    entry_points: EntryPoints
+    profiles: dict[str, Profile]
+    knobs: tuple[KnobSpec, ...] = ()
+    recipes: tuple[RecipeSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_a_profile(self) -> EnvironmentManifest:
+        if not self.profiles:
+            raise ValueError("profiles: at least one is needed; add a [profiles.tiny] table")
+        return self
+
+
+class BaselineBody(Resource):
+    """The unmodified codebase, measured: the yardstick of an environment and profile."""
+
+    object: Literal["baseline"] = "baseline"
+    environment: str
+    profile: str
+    hardware_class: str
+    metric: str
+    mean: float | None = None
+    spread: float | None = Field(None, description="Sample standard deviation over seeds.")
+    seeds: list[int] = []
+    values: list[float] = []
+    pending: int = Field(0, description="Baseline measurements that have not finished.")
+    failed: int = 0
+
+
+class ProfileBody(Resource):
+    """A profile as the API shows it."""
+
+    name: str
+    description: str
+    cpus: int
+    gpus: int
+    memory_gb: float
+    budget: dict[str, Any]
+
+
+class EnvironmentBody(Resource):
+    """An environment as the API shows it."""
+
+    object: Literal["environment"] = "environment"
+    id: str = Field(description="`name@hash`: the hash covers everything but prose and baselines.")
+    name: str
+    title: str
+    problem: str
+    metric: str
+    unit: str
+    direction: Direction
+    reward: RewardKind
+    protected: list[str]
+    profiles: list[ProfileBody]
+    knobs: list[KnobSpec] = []
+    recipes: list[RecipeSpec] = []
+    codebase: str = Field(description="Hash of the baseline codebase.")
+
+
+class CodebaseFiles(Resource):
+    """The text files of a codebase."""
+
+    object: Literal["codebase"] = "codebase"
+    id: str
+    files: dict[str, str]

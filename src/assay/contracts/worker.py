@@ -1,0 +1,151 @@
+"""What a worker and the implementer API say to each other.
+
+A worker authenticates with its own token, reports over HTTP and holds no other credential. Every
+report about an attempt carries the lease token of that attempt; a report with a stale token is
+answered with 409 `fenced`, and the worker discards the work.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from assay.contracts.base import FailureBody, Name, Request, Resource
+
+
+class WorkerRegistration(Request):
+    """A worker that has started. A new `incarnation` means that nothing of the old one lives."""
+
+    name: Name
+    incarnation: Name
+    cpus: int = Field(ge=1)
+    gpus: int = Field(0, ge=0)
+    memory_bytes: int = Field(ge=1)
+    hardware_class: Name
+    sandbox: Name
+    isolated: bool
+    guarantees: dict[str, bool] = {}
+    info: dict[str, Any] = {}
+
+
+class WorkerBody(Resource):
+    """A worker as the API shows it."""
+
+    object: Literal["worker"] = "worker"
+    id: str
+    name: str
+    state: str
+    cpus: int
+    gpus: int
+    memory_bytes: int
+    hardware_class: str
+    sandbox: str
+    isolated: bool
+    guarantees: dict[str, bool]
+    running: list[str] = Field(description="Live attempts.")
+    last_seen_at: datetime
+
+
+class HeldAttempt(Request):
+    """An attempt the worker holds."""
+
+    attempt: str
+    lease_token: int
+
+
+class SyncRequest(Request):
+    """Everything the worker holds; what is missing here, it does not run."""
+
+    incarnation: Name
+    held: list[HeldAttempt] = []
+    draining: bool = False
+    wait_seconds: float = Field(0, ge=0, le=30, description="Wait this long for new work.")
+
+
+class AttemptSpec(Resource):
+    """All a worker needs to run an attempt."""
+
+    attempt: str
+    lease_token: int
+    measurement: str
+    kind: str
+    codebase: str
+    environment: str
+    bundle: str = Field(description="Hash of the environment's bundle.")
+    profile: str
+    seed: int
+    hardware_class: str
+    cpus: int
+    gpus: int
+    memory_bytes: int
+
+
+class SyncResponse(Resource):
+    """What to start and what to stop."""
+
+    assign: list[AttemptSpec]
+    stop: list[str] = Field(description="Attempts to cancel.")
+    fenced: list[str] = Field(description="Attempts that are no longer this worker's.")
+
+
+class LeaseRequest(Request):
+    """Proof that the sender holds the attempt."""
+
+    lease_token: int
+
+
+class Point(Request):
+    """A line of the codebase's metrics file."""
+
+    seq: int = Field(ge=0)
+    step: float | None = None
+    values: dict[str, float]
+
+
+class LogPiece(Request):
+    """Bytes of a log stream at an offset (base64)."""
+
+    stream: Literal["train", "score"]
+    offset: int = Field(ge=0)
+    data: str
+
+
+class ProgressRequest(LeaseRequest):
+    """New log bytes and curve points, and how far the attempt is. Repeating changes nothing."""
+
+    state: Literal["running", "finalizing"] | None = None
+    logs: list[LogPiece] = []
+    points: list[Point] = []
+
+
+class ManifestEntry(Request):
+    """A stored file."""
+
+    name: Name
+    bytes: int = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class FinishRequest(LeaseRequest):
+    """The end of an attempt, with its last log bytes and curve points."""
+
+    logs: list[LogPiece] = []
+    points: list[Point] = []
+    state: Literal["succeeded", "failed", "cancelled"]
+    failure: FailureBody | None = None
+    infrastructure: bool = Field(
+        False, description="The failure is not the codebase's: try again elsewhere."
+    )
+    metrics: dict[str, float] = {}
+    provenance: dict[str, Any] = {}
+    artifacts: list[ManifestEntry] = []
+    started: bool = Field(False, description="Whether the codebase was started at all.")
+    seconds: float | None = Field(None, description="Wall clock of training and evaluation.")
+
+
+class FinishResponse(Resource):
+    """Whether the end was taken."""
+
+    state: str
