@@ -1,0 +1,72 @@
+"""Prepare the data of an environment's profile, once per host, outside the sandbox."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from assay.domain.errors import AssayError
+from assay.environments.catalog import Environment
+
+SPLITS = ("train", "search", "sealed")
+
+
+class PrepareError(AssayError):
+    """Preparing the data of an environment failed."""
+
+    code = "prepare_failed"
+
+
+def prepare_data(environment: Environment, profile: str, cache: Path) -> Path:
+    """The folder with `train/`, `search/` and `sealed/` for a profile, made if it is not there.
+
+    `prepare.py` is trusted and goes to work in a folder of its own, which is renamed when it is
+    complete: a killed preparation leaves nothing that looks finished. A lock file keeps two
+    processes from doing the same work.
+
+    Raises:
+        PrepareError: `prepare.py` failed or left a split out; the message holds its last lines.
+    """
+    environment.profile(profile)
+    target = cache / "data" / f"{environment.name}-{environment.content_hash[:12]}" / profile
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / f"{profile}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.is_dir():
+            _prepare(environment, profile, target)
+    return target
+
+
+def _prepare(environment: Environment, profile: str, target: Path) -> None:
+    unfinished = target.with_name(f"{target.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-B",
+            str((environment.folder / "prepare.py").resolve()),
+            "--profile",
+            profile,
+            "--out",
+            str(unfinished.resolve()),
+        ],
+        cwd=environment.folder,
+        env=dict(os.environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    missing = [s for s in SPLITS if not (unfinished / s).is_dir()]
+    if done.returncode != 0 or missing:
+        what = f"exit code {done.returncode}" if done.returncode else f"no {missing[0]}/ folder"
+        tail = "\n".join(done.stdout.strip().splitlines()[-15:])
+        raise PrepareError(f"{environment.name}/{profile}: prepare.py: {what}\n{tail}")
+    unfinished.rename(target)
