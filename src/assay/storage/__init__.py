@@ -1,0 +1,1 @@
+"""Where state lives: the database (rows, the truth) and the object store (bytes)."""

@@ -1,0 +1,160 @@
+"""Batches: created whole or not at all, cancelled, measured against a baseline."""
+
+from __future__ import annotations
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from assay.contracts.batch import BatchRequest, IdeaRequest
+from assay.contracts.environment import EnvironmentManifest
+from assay.domain.ids import new_id
+from assay.domain.states import TERMINAL_EXPERIMENT, BatchState, ExperimentState
+from assay.storage import experiments, measurements, schema
+from assay.storage.database import Database
+from assay.storage.measurements import Identity, Terms
+from assay.storage.outbox import Topic, post
+from assay.storage.rows import get
+
+_TERMINAL = [s.value for s in TERMINAL_EXPERIMENT]
+
+
+def create(
+    db: Database,
+    session: Session,
+    request: BatchRequest,
+    owner: str,
+    environment_id: str,
+    hardware_class: str,
+) -> str:
+    """Store a batch with its ideas and experiments, and ask for the baseline. Returns its id."""
+    now = db.now(session)
+    batch = schema.Batch(
+        id=new_id("bat"),
+        owner=owner,
+        environment_id=environment_id,
+        profile=request.profile,
+        hardware_class=hardware_class,
+        executor=request.executor,
+        ideator=request.ideator,
+        options=request.options.model_dump(mode="json"),
+        labels=dict(request.metadata),
+        search_id=request.search,
+        epoch=request.epoch,
+        state=BatchState.RUNNING.value,
+        version=1,
+        created_at=now,
+    )
+    session.add(batch)
+    session.flush()
+    _add_experiments(db, session, batch, request.ideas)
+    environment = get(session, schema.Environment, environment_id, "environment")
+    request_baseline(
+        db,
+        session,
+        environment,
+        request.profile,
+        hardware_class,
+        list(range(request.options.baseline_seeds)),
+        Terms(owner, request.options.priority, needs_isolation=False),
+    )
+    return batch.id
+
+
+def _add_experiments(
+    db: Database, session: Session, batch: schema.Batch, ideas: list[IdeaRequest]
+) -> None:
+    stored = [
+        schema.Idea(
+            id=new_id("idea"),
+            batch_id=batch.id,
+            position=position,
+            client_key=idea.client_key,
+            text=idea.text,
+            thinking=idea.thinking,
+            operator=idea.operator,
+            parents=list(idea.parents),
+        )
+        for position, idea in enumerate(ideas)
+    ]
+    tested = [
+        schema.Experiment(
+            id=new_id("exp"),
+            batch_id=batch.id,
+            idea_id=idea.id,
+            position=idea.position,
+            state=ExperimentState.SUBMITTED.value,
+            created_at=batch.created_at,
+        )
+        for idea in stored
+    ]
+    implementations = [
+        schema.Implementation(
+            id=new_id("impl"),
+            experiment_id=experiment.id,
+            executor=batch.executor,
+            state="submitted",
+            created_at=batch.created_at,
+        )
+        for experiment in tested
+    ]
+    for rows in (stored, tested, implementations):  # in the order of their foreign keys
+        session.add_all(rows)
+        session.flush()
+    for experiment in tested:
+        post(db, session, Topic.IMPLEMENT, experiment.id)
+
+
+def request_baseline(
+    db: Database,
+    session: Session,
+    environment: schema.Environment,
+    profile: str,
+    hardware_class: str,
+    seeds: list[int],
+    terms: Terms,
+) -> list[str]:
+    """Ask for measurements of the unmodified codebase; those there are count. Returns ids."""
+    manifest = EnvironmentManifest.model_validate(environment.manifest)
+    return [
+        measurements.request(
+            db,
+            session,
+            Identity(environment.codebase, environment.id, profile, seed, hardware_class),
+            manifest.profiles[profile],
+            terms,
+        )
+        for seed in seeds
+    ]
+
+
+def cancel(db: Database, session: Session, batch_id: str) -> None:
+    """Cancel what has not finished. Repeating it, or cancelling a finished batch, is harmless."""
+    get(session, schema.Batch, batch_id, "batch")
+    session.execute(
+        update(schema.Batch)
+        .where(schema.Batch.id == batch_id, schema.Batch.state == BatchState.RUNNING.value)
+        .values(state=BatchState.CANCELLED.value)
+        .execution_options(synchronize_session="fetch")
+    )
+    unfinished = session.scalars(
+        select(schema.Experiment.id)
+        .where(schema.Experiment.batch_id == batch_id, schema.Experiment.state.not_in(_TERMINAL))
+        .order_by(schema.Experiment.position)
+    ).all()
+    for experiment_id in unfinished:
+        cancel_experiment(db, session, experiment_id)
+
+
+def cancel_experiment(db: Database, session: Session, experiment_id: str) -> None:
+    """Cancel one experiment, and the measurements that nobody else waits for."""
+    get(session, schema.Experiment, experiment_id, "experiment")
+    if not experiments.move(db, session, experiment_id, ExperimentState.CANCELLED):
+        return
+    needed = session.scalars(
+        select(schema.ExperimentMeasurement.measurement_id)
+        .where(schema.ExperimentMeasurement.experiment_id == experiment_id)
+        .order_by(schema.ExperimentMeasurement.measurement_id)
+    ).all()
+    for measurement_id in needed:
+        measurements.cancel_unwanted(db, session, measurement_id)
+    post(db, session, Topic.IMPLEMENT, experiment_id)  # a loop at work on it looks and stops

@@ -1,0 +1,135 @@
+"""The database: an engine, read and write transactions, migrations.
+
+SQLite (one process, one file) and Postgres run the same schema and the same code.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Engine, create_engine, event, func, select
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from assay.domain.errors import Unavailable
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+class Database:
+    """Transactions on one database.
+
+    `write()` begins immediately on SQLite: a transaction that reads and then writes would
+    otherwise fail at once, timeout or not, when another writer came between.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.engine = _make_engine(url)
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A transaction that only reads: one consistent view.
+
+        Raises:
+            Unavailable: the database cannot be reached.
+        """
+        with _faults(), Session(self.engine, expire_on_commit=False) as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A transaction that writes; committed at the end, rolled back on any exception.
+
+        Raises:
+            Unavailable: the database cannot be reached, is read-only, or its disk is full.
+        """
+        engine = self.engine.execution_options(assay_write=True)
+        with _faults(), Session(engine, expire_on_commit=False) as session:
+            yield session
+            session.commit()
+
+    def now(self, session: Session) -> datetime:
+        """The database's clock, which is the only one that leases know."""
+        if self.is_sqlite:  # one process, one clock
+            return datetime.now(UTC)
+        moment: datetime = session.scalars(select(func.clock_timestamp())).one()
+        return moment.astimezone(UTC)
+
+    def migrate(self) -> None:
+        """Bring the schema to the newest version."""
+        with _faults():
+            command.upgrade(alembic_config(self.url), "head")
+
+    def dispose(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+
+def alembic_config(url: str) -> Config:
+    """Alembic's settings, without an ini file."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.attributes["url"] = url
+    return config
+
+
+def _make_engine(url: str) -> Engine:
+    if not url.startswith("sqlite"):
+        return create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=20)
+    engine = create_engine(
+        url, connect_args={"timeout": 30, "check_same_thread": False}, pool_size=20
+    )
+    event.listen(engine, "connect", _configure_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
+    connection.isolation_level = None  # we say BEGIN ourselves
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        "busy_timeout=30000",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Any) -> None:
+    write = connection.get_execution_options().get("assay_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+@contextmanager
+def _faults() -> Iterator[None]:
+    """Turn faults of the database itself into `Unavailable` with a remedy."""
+    try:
+        yield
+    except OperationalError as error:
+        text = str(error.orig)
+        if "disk is full" in text or "No space left" in text:
+            raise Unavailable(
+                "the disk of the database is full; free space and try again", code="disk_full"
+            ) from error
+        if "readonly" in text or "read-only" in text:
+            raise Unavailable(
+                "the database is read-only; check the permissions of its folder",
+                code="database_read_only",
+            ) from error
+        if "locked" in text:
+            raise Unavailable("the database is busy; try again", code="database_busy") from error
+        raise Unavailable(
+            f"the database cannot be used: {text}", code="database_unavailable"
+        ) from error

@@ -1,0 +1,67 @@
+"""Environments and codebases in the database and the object store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy.orm import Session
+
+from assay.contracts.environment import EnvironmentManifest
+from assay.domain.hashing import text_tree_hash
+from assay.environments.bundle import Bundle, pack_tree, unpack_tree
+from assay.environments.catalog import Environment
+from assay.storage import schema
+from assay.storage.database import Database
+from assay.storage.objects import ObjectStore, bundle_key, codebase_key
+from assay.storage.rows import get, insert_missing
+
+
+def register(db: Database, store: ObjectStore, environment: Environment) -> str:
+    """Store an environment's bundle and baseline codebase once. Returns its id, `name@hash`."""
+    with db.read() as session:
+        if session.get(schema.Environment, environment.id) is not None:
+            return environment.id
+    bundle = Bundle.of(environment.folder)
+    store.put(bundle_key(bundle.sha256), bundle.data)
+    codebase = put_codebase(store, environment.codebase)
+    with db.write() as session:
+        now = db.now(session)
+        row = {
+            "id": environment.id,
+            "name": environment.name,
+            "content_hash": environment.content_hash,
+            "manifest": environment.manifest.model_dump(mode="json"),
+            "bundle": bundle.sha256,
+            "codebase": codebase,
+            "created_at": now,
+        }
+        insert_missing(session, schema.Environment, [row])
+        add_codebase(db, session, codebase, environment.id)
+    return environment.id
+
+
+def put_codebase(store: ObjectStore, files: Mapping[str, str]) -> str:
+    """Store a source tree under the hash of its content, which is returned."""
+    sha256 = text_tree_hash(files)
+    key = codebase_key(sha256)
+    if not store.exists(key):
+        store.put(key, pack_tree({name: text.encode() for name, text in files.items()}))
+    return sha256
+
+
+def get_codebase(store: ObjectStore, sha256: str) -> dict[str, str]:
+    """The files of a codebase. Raises NotFound."""
+    files = unpack_tree(store.get(codebase_key(sha256)))
+    return {name: content.decode() for name, content in files.items()}
+
+
+def add_codebase(db: Database, session: Session, sha256: str, environment_id: str) -> None:
+    """Record a codebase that is in the object store."""
+    row = {"id": sha256, "environment_id": environment_id, "created_at": db.now(session)}
+    insert_missing(session, schema.Codebase, [row])
+
+
+def manifest(session: Session, environment_id: str) -> EnvironmentManifest:
+    """The manifest of a registered environment. Raises NotFound."""
+    row = get(session, schema.Environment, environment_id, "environment")
+    return EnvironmentManifest.model_validate(row.manifest)

@@ -1,0 +1,164 @@
+"""Experiments and batches: their states, and the events that tell of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from assay.domain.states import (
+    TERMINAL_EXPERIMENT,
+    TERMINAL_MEASUREMENT,
+    BatchState,
+    ExperimentState,
+    Failure,
+    MeasurementState,
+)
+from assay.storage import schema
+from assay.storage.database import Database
+from assay.storage.rows import changed
+
+_TERMINAL = [s.value for s in TERMINAL_EXPERIMENT]
+_MEASURED = {s.value for s in TERMINAL_MEASUREMENT}
+
+
+def move(
+    db: Database,
+    session: Session,
+    experiment_id: str,
+    state: ExperimentState,
+    failure: Failure | None = None,
+    **values: Any,
+) -> bool:
+    """Change an experiment's state unless it is terminal; tell whoever waits. False if it was."""
+    now = db.now(session)
+    if state.is_terminal:
+        values["finished_at"] = now
+    if failure is not None:
+        values["failure"] = failure.as_dict()
+    moved = changed(
+        session,
+        update(schema.Experiment)
+        .where(schema.Experiment.id == experiment_id, schema.Experiment.state.not_in(_TERMINAL))
+        .values(state=state.value, **values)
+        .execution_options(synchronize_session="fetch"),
+    )
+    if not moved:
+        return False
+    batch_id = session.scalars(
+        select(schema.Experiment.batch_id).where(schema.Experiment.id == experiment_id)
+    ).one()
+    data: dict[str, Any] = {"state": state.value}
+    if failure is not None:
+        data["failure"] = failure.as_dict()
+    tell(db, session, batch_id, "experiment.changed", experiment_id, data)
+    if state.is_terminal:
+        _finish_batch(db, session, batch_id)
+    return True
+
+
+def tell(
+    db: Database,
+    session: Session,
+    batch_id: str,
+    kind: str,
+    experiment_id: str | None = None,
+    data: dict[str, Any] | None = None,
+) -> None:
+    """Write an event.
+
+    The batch's version is raised first: that locks its row until the commit, so ids of events
+    increase in commit order within a batch, and a reader that resumes by id misses none.
+    """
+    session.execute(
+        update(schema.Batch)
+        .where(schema.Batch.id == batch_id)
+        .values(version=schema.Batch.version + 1)
+        .execution_options(synchronize_session="fetch")
+    )
+    session.add(
+        schema.Event(
+            batch_id=batch_id,
+            experiment_id=experiment_id,
+            type=kind,
+            data=data or {},
+            created_at=db.now(session),
+        )
+    )
+    session.flush()
+
+
+def _finish_batch(db: Database, session: Session, batch_id: str) -> None:
+    open_one = session.scalars(
+        select(schema.Experiment.id)
+        .where(schema.Experiment.batch_id == batch_id, schema.Experiment.state.not_in(_TERMINAL))
+        .limit(1)
+    ).first()
+    if open_one is not None:
+        return
+    finished = changed(
+        session,
+        update(schema.Batch)
+        .where(schema.Batch.id == batch_id, schema.Batch.finished_at.is_(None))
+        .values(finished_at=db.now(session))
+        .execution_options(synchronize_session="fetch"),
+    )
+    if finished:
+        session.execute(
+            update(schema.Batch)
+            .where(schema.Batch.id == batch_id, schema.Batch.state == BatchState.RUNNING.value)
+            .values(state=BatchState.FINISHED.value)
+            .execution_options(synchronize_session="fetch")
+        )
+        tell(db, session, batch_id, "batch.finished")
+
+
+def refresh_for_measurement(db: Database, session: Session, measurement_id: str) -> None:
+    """Bring every experiment that a measurement decides up to date with its measurements."""
+    rows = session.execute(
+        select(schema.Experiment.id, schema.Experiment.state)
+        .join(
+            schema.ExperimentMeasurement,
+            schema.ExperimentMeasurement.experiment_id == schema.Experiment.id,
+        )
+        .where(
+            schema.ExperimentMeasurement.measurement_id == measurement_id,
+            schema.Experiment.state.not_in(_TERMINAL),
+        )
+        .order_by(schema.Experiment.id)
+    ).all()
+    for experiment_id, state in rows:
+        refresh(db, session, experiment_id, ExperimentState(state))
+
+
+def refresh(db: Database, session: Session, experiment_id: str, current: ExperimentState) -> None:
+    """Derive an experiment's state from its measurements."""
+    measured = session.execute(
+        select(schema.Measurement.state, schema.Measurement.failure)
+        .join(
+            schema.ExperimentMeasurement,
+            schema.ExperimentMeasurement.measurement_id == schema.Measurement.id,
+        )
+        .where(schema.ExperimentMeasurement.experiment_id == experiment_id)
+        .order_by(schema.Measurement.seed, schema.Measurement.id)
+    ).all()
+    state, failure = decide([(MeasurementState(s), f) for s, f in measured])
+    if state is not current:
+        move(db, session, experiment_id, state, failure)
+
+
+def decide(
+    measured: list[tuple[MeasurementState, dict[str, Any] | None]],
+) -> tuple[ExperimentState, Failure | None]:
+    """An experiment's state, from the states and failures of its measurements."""
+    states = {s for s, _ in measured}
+    if not all(s.is_terminal for s in states):
+        started = states - {MeasurementState.QUEUED}
+        return (ExperimentState.RUNNING if started else ExperimentState.QUEUED), None
+    if states == {MeasurementState.SUCCEEDED}:
+        return ExperimentState.SUCCEEDED, None
+    failures = [f for s, f in measured if s is MeasurementState.FAILED and f]
+    if failures:
+        return ExperimentState.FAILED, Failure.from_dict(failures[0])
+    return ExperimentState.CANCELLED, None

@@ -1,0 +1,242 @@
+"""The record of the implement loop: each call is written before it is made and after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from assay.contracts.batch import BatchOptions
+from assay.contracts.environment import EnvironmentManifest
+from assay.domain.states import (
+    TERMINAL_EXPERIMENT,
+    ExperimentState,
+    Failure,
+)
+from assay.storage import environments, experiments, measurements, schema
+from assay.storage.database import Database
+from assay.storage.measurements import Identity, Terms
+from assay.storage.rows import changed, get
+from assay.storage.text import clean_text
+
+_TERMINAL = [s.value for s in TERMINAL_EXPERIMENT]
+
+
+@dataclass(frozen=True)
+class Work:
+    """All the implement loop needs to know of an experiment."""
+
+    experiment: str
+    batch: str
+    implementation: str
+    owner: str
+    environment_id: str
+    manifest: EnvironmentManifest
+    baseline_codebase: str
+    profile: str
+    hardware_class: str
+    executor: str
+    ideator: str | None
+    options: BatchOptions
+    idea: str
+
+
+def begin(db: Database, session: Session, experiment_id: str) -> Work | None:
+    """Take an experiment up, or take it up again after a crash; None if there is nothing to do."""
+    experiment = get(session, schema.Experiment, experiment_id, "experiment")
+    waiting = (ExperimentState.SUBMITTED.value, ExperimentState.IMPLEMENTING.value)
+    if experiment.state not in waiting:
+        return None
+    if experiment.state == ExperimentState.SUBMITTED.value:
+        experiments.move(db, session, experiment_id, ExperimentState.IMPLEMENTING)
+    batch = get(session, schema.Batch, experiment.batch_id, "batch")
+    environment = get(session, schema.Environment, batch.environment_id, "environment")
+    implementation = session.scalars(
+        select(schema.Implementation).where(schema.Implementation.experiment_id == experiment_id)
+    ).one()
+    implementation.state = "implementing"
+    idea = get(session, schema.Idea, experiment.idea_id, "idea")
+    return Work(
+        experiment=experiment_id,
+        batch=batch.id,
+        implementation=implementation.id,
+        owner=batch.owner,
+        environment_id=environment.id,
+        manifest=EnvironmentManifest.model_validate(environment.manifest),
+        baseline_codebase=environment.codebase,
+        profile=batch.profile,
+        hardware_class=batch.hardware_class,
+        executor=batch.executor,
+        ideator=batch.ideator,
+        options=BatchOptions.model_validate(batch.options),
+        idea=idea.text,
+    )
+
+
+def unfinished(session: Session) -> list[str]:
+    """Experiments that still have to be implemented, oldest first: what a restart takes up."""
+    return list(
+        session.scalars(
+            select(schema.Experiment.id)
+            .where(
+                schema.Experiment.state.in_(
+                    [ExperimentState.SUBMITTED.value, ExperimentState.IMPLEMENTING.value]
+                )
+            )
+            .order_by(schema.Experiment.id)
+        ).all()
+    )
+
+
+def is_wanted(session: Session, experiment_id: str) -> bool:
+    """False once the experiment is terminal, for example cancelled."""
+    state = session.scalars(
+        select(schema.Experiment.state).where(schema.Experiment.id == experiment_id)
+    ).one()
+    return state not in _TERMINAL
+
+
+def samples(session: Session, implementation_id: str) -> list[schema.Sample]:
+    """Every recorded call, in order of sample and revision."""
+    return list(
+        session.scalars(
+            select(schema.Sample)
+            .where(schema.Sample.implementation_id == implementation_id)
+            .order_by(schema.Sample.sample, schema.Sample.revision)
+        ).all()
+    )
+
+
+def spent(session: Session, batch_id: str) -> Decimal:
+    """What the calls of a batch have cost so far, in dollars, as far as prices are known."""
+    total = session.scalars(
+        select(func.sum(schema.Sample.cost_usd))
+        .join(schema.Implementation, schema.Implementation.id == schema.Sample.implementation_id)
+        .join(schema.Experiment, schema.Experiment.id == schema.Implementation.experiment_id)
+        .where(schema.Experiment.batch_id == batch_id)
+    ).one()
+    return total or Decimal(0)
+
+
+def before_call(
+    db: Database,
+    session: Session,
+    implementation_id: str,
+    sample: int,
+    revision: int,
+    prompt_version: str,
+) -> None:
+    """Record that a call is about to be made. A call that a crash interrupted is made again."""
+    row = session.get(schema.Sample, (implementation_id, sample, revision))
+    if row is None:
+        session.add(
+            schema.Sample(
+                implementation_id=implementation_id,
+                sample=sample,
+                revision=revision,
+                state="calling",
+                prompt_version=prompt_version,
+                started_at=db.now(session),
+            )
+        )
+        return
+    row.interrupted += 1
+    row.state, row.started_at = "calling", db.now(session)
+
+
+@dataclass(frozen=True)
+class CallRecord:
+    """What came of a call: the answer, its cost, and whether its diff applied."""
+
+    state: str
+    code: str | None = None
+    answer: str | None = None
+    thinking: str | None = None
+    diff: str | None = None
+    patch_log: str | None = None
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: Decimal | None = None
+    tries: int = 0
+
+
+def after_call(
+    db: Database,
+    session: Session,
+    implementation_id: str,
+    sample: int,
+    revision: int,
+    record: CallRecord,
+) -> None:
+    """Record what came of a call."""
+    row = get(session, schema.Sample, (implementation_id, sample, revision), "sample")
+    row.state, row.code = record.state, record.code
+    row.answer, row.thinking = clean_text(record.answer), clean_text(record.thinking)
+    row.diff, row.patch_log = clean_text(record.diff), clean_text(record.patch_log)
+    row.input_tokens = record.input_tokens
+    row.cached_input_tokens = record.cached_input_tokens
+    row.output_tokens = record.output_tokens
+    row.cost_usd, row.tries = record.cost_usd, record.tries
+    row.finished_at = db.now(session)
+
+
+def succeed(db: Database, session: Session, work: Work, winner: int, codebase: str) -> None:
+    """The diff applied and passed preflight: record the codebase and ask for measurements."""
+    if not is_wanted(session, work.experiment):
+        _close(db, session, work, "cancelled")
+        return
+    environments.add_codebase(db, session, codebase, work.environment_id)
+    _close(db, session, work, "succeeded", winner=winner, codebase_id=codebase)
+    profile = work.manifest.profiles[work.profile]
+    terms = Terms(work.owner, work.options.priority, _needs_isolation(work))
+    for seed in dict.fromkeys(work.options.seeds):
+        identity = Identity(codebase, work.environment_id, work.profile, seed, work.hardware_class)
+        measurement = measurements.request(db, session, identity, profile, terms)
+        session.add(
+            schema.ExperimentMeasurement(experiment_id=work.experiment, measurement_id=measurement)
+        )
+    session.flush()
+    experiments.move(db, session, work.experiment, ExperimentState.QUEUED, codebase_id=codebase)
+    # A shared measurement may be running or finished already.
+    experiments.refresh(db, session, work.experiment, ExperimentState.QUEUED)
+
+
+def fail(db: Database, session: Session, work: Work, failure: Failure) -> None:
+    """No diff could be applied: the experiment ends here."""
+    _close(db, session, work, "failed")
+    experiments.move(db, session, work.experiment, ExperimentState.FAILED, failure)
+
+
+def count_fault(session: Session, implementation_id: str) -> int:
+    """Count a fault of our own (say, a store that was full); returns how many there were."""
+    row = get(session, schema.Implementation, implementation_id, "implementation")
+    row.faults += 1
+    return row.faults
+
+
+def _needs_isolation(work: Work) -> bool:
+    """Code that a model wrote, or that follows a model's words, needs a real sandbox."""
+    if work.options.allow_unisolated:
+        return False
+    by_model = [m for m in (work.executor, work.ideator) if m and not m.startswith("offline:")]
+    return bool(by_model)
+
+
+def _close(
+    db: Database,
+    session: Session,
+    work: Work,
+    state: str,
+    winner: int | None = None,
+    codebase_id: str | None = None,
+) -> None:
+    changed(
+        session,
+        update(schema.Implementation)
+        .where(schema.Implementation.id == work.implementation)
+        .values(state=state, winner=winner, codebase_id=codebase_id, finished_at=db.now(session))
+        .execution_options(synchronize_session="fetch"),
+    )

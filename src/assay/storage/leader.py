@@ -1,0 +1,51 @@
+"""One leader: a lease with an epoch in the database. Every takeover raises the epoch."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from assay.domain.errors import Fenced
+from assay.storage import schema
+from assay.storage.database import Database
+
+SCHEDULER = "scheduler"
+
+
+def acquire(db: Database, holder: str, ttl: timedelta, name: str = SCHEDULER) -> int | None:
+    """Become or stay leader. Returns the epoch, or None while somebody else holds the lease."""
+    with db.write() as session:
+        now = db.now(session)
+        row = session.scalars(
+            select(schema.Leader).where(schema.Leader.name == name).with_for_update()
+        ).one_or_none()
+        if row is None:
+            session.add(schema.Leader(name=name, holder=holder, epoch=1, expires_at=now + ttl))
+            return 1
+        if row.holder != holder:
+            if row.expires_at > now:
+                return None
+            row.holder, row.epoch = holder, row.epoch + 1
+        row.expires_at = now + ttl
+        return row.epoch
+
+
+def release(db: Database, holder: str, name: str = SCHEDULER) -> None:
+    """Give the lease up, so that a successor need not wait for it to expire."""
+    with db.write() as session:
+        session.execute(
+            update(schema.Leader)
+            .where(schema.Leader.name == name, schema.Leader.holder == holder)
+            .values(expires_at=db.now(session))
+        )
+
+
+def check(session: Session, epoch: int, name: str = SCHEDULER) -> None:
+    """Raise `Fenced` unless `epoch` is still the leader's; locks the row until the commit."""
+    current = session.scalars(
+        select(schema.Leader.epoch).where(schema.Leader.name == name).with_for_update()
+    ).one_or_none()
+    if current != epoch:
+        raise Fenced(f"leader epoch {epoch} has passed to {current}")

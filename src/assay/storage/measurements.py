@@ -1,0 +1,246 @@
+"""Measurements: asked for once per identity, queued, decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy.orm import Session
+
+from assay.contracts.environment import Profile
+from assay.domain.ids import new_id
+from assay.domain.states import (
+    TERMINAL_EXPERIMENT,
+    TERMINAL_MEASUREMENT,
+    Failure,
+    FailureStage,
+    MeasurementKind,
+    MeasurementState,
+)
+from assay.storage import experiments, schema
+from assay.storage.database import Database
+from assay.storage.outbox import Topic, post
+from assay.storage.rows import changed, insert_missing
+
+#: Infrastructure failures after which a measurement fails instead of being tried again.
+MAX_INFRASTRUCTURE_FAILURES = 3
+_TERMINAL = [s.value for s in TERMINAL_MEASUREMENT]
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What makes a measurement the same measurement, but for the replicate."""
+
+    codebase: str
+    environment: str
+    profile: str
+    seed: int
+    hardware_class: str
+    kind: MeasurementKind = MeasurementKind.SCORE
+
+
+@dataclass(frozen=True)
+class Terms:
+    """On which terms a measurement is asked for."""
+
+    owner: str
+    priority: int = 0
+    needs_isolation: bool = True
+
+
+def request(
+    db: Database, session: Session, identity: Identity, profile: Profile, terms: Terms
+) -> str:
+    """The id of the measurement of that identity; it is created and queued if there is none.
+
+    One that was cancelled, or failed for reasons of infrastructure, says nothing about the
+    codebase: the next replicate is created in its place.
+    """
+    latest = session.scalars(
+        select(schema.Measurement)
+        .where(*_same(identity))
+        .order_by(schema.Measurement.replicate.desc())
+        .limit(1)
+    ).one_or_none()
+    if latest is not None and not _is_void(latest):
+        return latest.id
+    replicate = 0 if latest is None else latest.replicate + 1
+    now = db.now(session)
+    insert_missing(
+        session,
+        schema.Measurement,
+        [
+            {
+                "id": new_id("mea"),
+                "kind": identity.kind.value,
+                "codebase_id": identity.codebase,
+                "environment_id": identity.environment,
+                "profile": identity.profile,
+                "seed": identity.seed,
+                "hardware_class": identity.hardware_class,
+                "replicate": replicate,
+                "owner": terms.owner,
+                "state": MeasurementState.QUEUED.value,
+                "priority": terms.priority,
+                "needs_isolation": terms.needs_isolation,
+                "cpus": profile.cpus,
+                "gpus": profile.gpus,
+                "memory_bytes": profile.memory_bytes,
+                "budget_seconds": profile.budget.seconds,
+                "infrastructure_failures": 0,
+                "cancel_requested": False,
+                "created_at": now,
+                "queued_at": now,
+            }
+        ],
+    )
+    post(db, session, Topic.SCHEDULE, "queue")
+    # By identity, not by the new id: on Postgres a concurrent request may have been first.
+    return session.scalars(
+        select(schema.Measurement.id).where(
+            *_same(identity), schema.Measurement.replicate == replicate
+        )
+    ).one()
+
+
+def _same(identity: Identity) -> tuple[ColumnElement[bool], ...]:
+    table = schema.Measurement
+    return (
+        table.codebase_id == identity.codebase,
+        table.environment_id == identity.environment,
+        table.profile == identity.profile,
+        table.seed == identity.seed,
+        table.hardware_class == identity.hardware_class,
+        table.kind == identity.kind.value,
+    )
+
+
+def _is_void(row: schema.Measurement) -> bool:
+    if row.state == MeasurementState.CANCELLED.value or row.cancel_requested:
+        return True
+    return bool(row.failure and row.failure.get("retryable"))
+
+
+def baseline_values(
+    session: Session,
+    environment: schema.Environment,
+    profile: str,
+    hardware_class: str,
+    seeds: int | None = None,
+) -> dict[int, float]:
+    """Metric of the unmodified codebase by seed; the first `seeds` seeds only, if given."""
+    query = (
+        select(schema.Measurement.seed, schema.Result.metric)
+        .join(schema.Result, schema.Result.measurement_id == schema.Measurement.id)
+        .where(
+            schema.Measurement.codebase_id == environment.codebase,
+            schema.Measurement.environment_id == environment.id,
+            schema.Measurement.profile == profile,
+            schema.Measurement.hardware_class == hardware_class,
+            schema.Measurement.kind == MeasurementKind.SCORE.value,
+        )
+        .order_by(schema.Measurement.seed, schema.Measurement.replicate)
+    )
+    if seeds is not None:
+        query = query.where(schema.Measurement.seed < seeds)
+    return dict(session.execute(query).tuples().all())
+
+
+def baseline_states(
+    session: Session, environment: schema.Environment, profile: str, hardware_class: str
+) -> dict[str, int]:
+    """How many baseline measurements are in which state."""
+    rows = session.execute(
+        select(schema.Measurement.state, func.count())
+        .where(
+            schema.Measurement.codebase_id == environment.codebase,
+            schema.Measurement.environment_id == environment.id,
+            schema.Measurement.profile == profile,
+            schema.Measurement.hardware_class == hardware_class,
+            schema.Measurement.kind == MeasurementKind.SCORE.value,
+        )
+        .group_by(schema.Measurement.state)
+    ).tuples()
+    return dict(rows)
+
+
+def settle(
+    db: Database,
+    session: Session,
+    measurement_id: str,
+    state: MeasurementState,
+    failure: Failure | None = None,
+) -> None:
+    """Put a measurement into a terminal state, if it is not in one, and tell its experiments."""
+    changed(
+        session,
+        update(schema.Measurement)
+        .where(schema.Measurement.id == measurement_id, schema.Measurement.state.not_in(_TERMINAL))
+        .values(
+            state=state.value,
+            failure=failure.as_dict() if failure else None,
+            finished_at=db.now(session),
+        )
+        .execution_options(synchronize_session="fetch"),
+    )
+    experiments.refresh_for_measurement(db, session, measurement_id)
+
+
+def retry(db: Database, session: Session, measurement_id: str, failure: Failure) -> None:
+    """Queue a measurement again after an infrastructure failure, or fail it after too many."""
+    row = session.scalars(
+        select(schema.Measurement).where(schema.Measurement.id == measurement_id).with_for_update()
+    ).one()
+    if row.state in _TERMINAL:
+        return
+    row.infrastructure_failures += 1
+    if row.cancel_requested:
+        session.flush()
+        settle(db, session, measurement_id, MeasurementState.CANCELLED)
+        return
+    if row.infrastructure_failures > MAX_INFRASTRUCTURE_FAILURES:
+        session.flush()
+        message = f"given up after {row.infrastructure_failures} attempts; last: {failure.message}"
+        final = Failure(FailureStage.START, "infrastructure", message, retryable=True)
+        settle(db, session, measurement_id, MeasurementState.FAILED, final)
+        return
+    row.state = MeasurementState.QUEUED.value
+    session.flush()
+    post(db, session, Topic.SCHEDULE, "queue")
+    experiments.refresh_for_measurement(db, session, measurement_id)
+
+
+def cancel_unwanted(db: Database, session: Session, measurement_id: str) -> None:
+    """Cancel a measurement that no unfinished experiment needs and that is no baseline.
+
+    A queued one is cancelled at once; of one that runs, its worker is told to stop.
+    """
+    wanted = session.scalars(
+        select(schema.Experiment.id)
+        .join(
+            schema.ExperimentMeasurement,
+            schema.ExperimentMeasurement.experiment_id == schema.Experiment.id,
+        )
+        .where(
+            schema.ExperimentMeasurement.measurement_id == measurement_id,
+            schema.Experiment.state.not_in([s.value for s in TERMINAL_EXPERIMENT]),
+        )
+        .limit(1)
+    ).first()
+    row = session.get(schema.Measurement, measurement_id)
+    if wanted is not None or row is None or row.state in _TERMINAL:
+        return
+    environment = session.get(schema.Environment, row.environment_id)
+    if environment is not None and environment.codebase == row.codebase_id:
+        return
+    if row.state == MeasurementState.QUEUED.value:
+        settle(db, session, measurement_id, MeasurementState.CANCELLED)
+        return
+    row.cancel_requested = True
+    workers = session.scalars(
+        select(schema.Attempt.worker_id).where(
+            schema.Attempt.measurement_id == measurement_id, schema.Attempt.released_at.is_(None)
+        )
+    ).all()
+    for worker in workers:
+        post(db, session, Topic.WORKER, worker)

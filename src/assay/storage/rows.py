@@ -1,0 +1,44 @@
+"""Small helpers on rows that several repositories need."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from sqlalchemy import CursorResult, Executable, Table
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from assay.domain.errors import NotFound
+from assay.storage.schema import Base
+
+T = TypeVar("T", bound=Base)
+
+
+def get(session: Session, model: type[T], key: Any, what: str) -> T:
+    """The row with that primary key.
+
+    Raises:
+        NotFound: there is none.
+    """
+    row = session.get(model, key)
+    if row is None:
+        raise NotFound(f"{what} {key!r} was not found")
+    return row
+
+
+def insert_missing(session: Session, model: type[Base], rows: list[dict[str, Any]]) -> int:
+    """Insert rows whose keys are not there yet; leave the others alone. Returns how many."""
+    if not rows:
+        return 0
+    table = model.__table__
+    assert isinstance(table, Table)
+    if session.get_bind().dialect.name == "sqlite":
+        return changed(session, sqlite.insert(table).values(rows).on_conflict_do_nothing())
+    return changed(session, postgresql.insert(table).values(rows).on_conflict_do_nothing())
+
+
+def changed(session: Session, statement: Executable) -> int:
+    """Execute and return the number of rows it changed: 0 means somebody else was first."""
+    outcome = session.execute(statement)
+    assert isinstance(outcome, CursorResult)
+    return outcome.rowcount

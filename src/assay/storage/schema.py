@@ -1,0 +1,447 @@
+"""The tables. Vocabulary of the glossary; constraints carry the guarantees:
+
+- an idea is stored once: UNIQUE(batch, client_key), UNIQUE(batch, position);
+- identical work is measured once: UNIQUE over what makes a measurement;
+- one live attempt per measurement: partial unique index;
+- one result per measurement: it is the primary key;
+- terminal states never change: triggers (see the first migration);
+- curve points and log bytes are stored once: keyed by sequence number and byte offset.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from assay.storage.types import BigId, Document, Dollars, UtcDateTime
+
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+LIVE_ATTEMPT_SQL = "state IN ('assigned', 'starting', 'running', 'finalizing')"
+
+Id = String(64)
+State = String(16)
+
+
+class Base(DeclarativeBase):
+    """Base of all tables."""
+
+    metadata = MetaData(naming_convention=NAMING)
+    type_annotation_map = {
+        dict[str, Any]: Document,
+        list[Any]: Document,
+        datetime: UtcDateTime,
+        Decimal: Dollars,
+    }
+
+
+class Environment(Base):
+    """A version of an environment that something was submitted for."""
+
+    __tablename__ = "environment"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    name: Mapped[str] = mapped_column(Id, index=True)
+    content_hash: Mapped[str] = mapped_column(Id)
+    manifest: Mapped[dict[str, Any]]
+    bundle: Mapped[str] = mapped_column(Id)
+    codebase: Mapped[str] = mapped_column(Id)
+    created_at: Mapped[datetime]
+
+
+class Codebase(Base):
+    """A source tree in the object store."""
+
+    __tablename__ = "codebase"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    environment_id: Mapped[str] = mapped_column(ForeignKey("environment.id"))
+    created_at: Mapped[datetime]
+
+
+class Search(Base):
+    """One outer optimisation."""
+
+    __tablename__ = "search"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    owner: Mapped[str] = mapped_column(Id)
+    environment_id: Mapped[str] = mapped_column(ForeignKey("environment.id"))
+    profile: Mapped[str] = mapped_column(Id)
+    strategy: Mapped[str] = mapped_column(Id)
+    seed: Mapped[int]
+    epochs: Mapped[int]
+    batch_size: Mapped[int]
+    ideator: Mapped[str] = mapped_column(String(256))
+    executor: Mapped[str] = mapped_column(String(256))
+    hardware_class: Mapped[str | None] = mapped_column(Id)
+    config: Mapped[dict[str, Any]]
+    labels: Mapped[dict[str, Any]]
+    state: Mapped[str] = mapped_column(State)
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
+class Batch(Base):
+    """Ideas submitted together."""
+
+    __tablename__ = "batch"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    owner: Mapped[str] = mapped_column(Id, index=True)
+    environment_id: Mapped[str] = mapped_column(ForeignKey("environment.id"))
+    profile: Mapped[str] = mapped_column(Id)
+    hardware_class: Mapped[str] = mapped_column(Id)
+    executor: Mapped[str] = mapped_column(String(256))
+    ideator: Mapped[str | None] = mapped_column(String(256))
+    options: Mapped[dict[str, Any]]
+    labels: Mapped[dict[str, Any]]
+    search_id: Mapped[str | None] = mapped_column(ForeignKey("search.id"), index=True)
+    epoch: Mapped[int | None]
+    state: Mapped[str] = mapped_column(State)
+    version: Mapped[int]
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
+class Epoch(Base):
+    """One round of a search; its ideas are stored before they are submitted."""
+
+    __tablename__ = "epoch"
+
+    search_id: Mapped[str] = mapped_column(ForeignKey("search.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    ideas: Mapped[list[Any]]
+    batch_id: Mapped[str | None] = mapped_column(ForeignKey("batch.id"))
+    created_at: Mapped[datetime]
+
+
+class Idea(Base):
+    """A natural-language proposal, as submitted."""
+
+    __tablename__ = "idea"
+    __table_args__ = (
+        UniqueConstraint("batch_id", "client_key"),
+        UniqueConstraint("batch_id", "position"),
+    )
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"))
+    position: Mapped[int]
+    client_key: Mapped[str | None] = mapped_column(String(200))
+    text: Mapped[str] = mapped_column(Text)
+    thinking: Mapped[str | None] = mapped_column(Text)
+    operator: Mapped[str] = mapped_column(State)
+    parents: Mapped[list[Any]]
+
+
+class Experiment(Base):
+    """One idea put to the test."""
+
+    __tablename__ = "experiment"
+    __table_args__ = (Index("ix_experiment_batch_position", "batch_id", "position"),)
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"))
+    idea_id: Mapped[str] = mapped_column(ForeignKey("idea.id"), unique=True)
+    position: Mapped[int]
+    state: Mapped[str] = mapped_column(State, index=True)
+    failure: Mapped[dict[str, Any] | None]
+    codebase_id: Mapped[str | None] = mapped_column(ForeignKey("codebase.id"), index=True)
+    was_started: Mapped[bool] = mapped_column(default=False)
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
+class Implementation(Base):
+    """The record of turning one idea into a codebase."""
+
+    __tablename__ = "implementation"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    experiment_id: Mapped[str] = mapped_column(ForeignKey("experiment.id"), unique=True)
+    executor: Mapped[str] = mapped_column(String(256))
+    state: Mapped[str] = mapped_column(State)
+    codebase_id: Mapped[str | None] = mapped_column(ForeignKey("codebase.id"))
+    winner: Mapped[int | None]
+    faults: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
+class Sample(Base):
+    """One model call of an implementation: written before the call, completed after it."""
+
+    __tablename__ = "sample"
+
+    implementation_id: Mapped[str] = mapped_column(
+        ForeignKey("implementation.id"), primary_key=True
+    )
+    sample: Mapped[int] = mapped_column(primary_key=True)
+    revision: Mapped[int] = mapped_column(primary_key=True)
+    state: Mapped[str] = mapped_column(State)
+    code: Mapped[str | None] = mapped_column(Id)
+    prompt_version: Mapped[str] = mapped_column(Id)
+    answer: Mapped[str | None] = mapped_column(Text)
+    thinking: Mapped[str | None] = mapped_column(Text)
+    diff: Mapped[str | None] = mapped_column(Text)
+    patch_log: Mapped[str | None] = mapped_column(Text)
+    input_tokens: Mapped[int] = mapped_column(default=0)
+    cached_input_tokens: Mapped[int] = mapped_column(default=0)
+    output_tokens: Mapped[int] = mapped_column(default=0)
+    cost_usd: Mapped[Decimal | None]
+    tries: Mapped[int] = mapped_column(default=0)
+    interrupted: Mapped[int] = mapped_column(default=0)
+    started_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
+class Measurement(Base):
+    """One scored execution of a codebase."""
+
+    __tablename__ = "measurement"
+    __table_args__ = (
+        UniqueConstraint(
+            "codebase_id",
+            "environment_id",
+            "profile",
+            "seed",
+            "hardware_class",
+            "replicate",
+            "kind",
+            name="uq_measurement_identity",
+        ),
+        Index(
+            "ix_measurement_queued",
+            "hardware_class",
+            "priority",
+            "queued_at",
+            sqlite_where=text("state = 'queued'"),
+            postgresql_where=text("state = 'queued'"),
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    kind: Mapped[str] = mapped_column(State)
+    codebase_id: Mapped[str] = mapped_column(ForeignKey("codebase.id"))
+    environment_id: Mapped[str] = mapped_column(ForeignKey("environment.id"))
+    profile: Mapped[str] = mapped_column(Id)
+    seed: Mapped[int]
+    hardware_class: Mapped[str] = mapped_column(Id)
+    replicate: Mapped[int]
+    owner: Mapped[str] = mapped_column(Id)
+    state: Mapped[str] = mapped_column(State)
+    failure: Mapped[dict[str, Any] | None]
+    priority: Mapped[int]
+    needs_isolation: Mapped[bool]
+    cpus: Mapped[int]
+    gpus: Mapped[int]
+    memory_bytes: Mapped[int] = mapped_column(BigInteger)
+    budget_seconds: Mapped[float]
+    infrastructure_failures: Mapped[int] = mapped_column(default=0)
+    cancel_requested: Mapped[bool] = mapped_column(default=False)
+    created_at: Mapped[datetime]
+    queued_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
+class ExperimentMeasurement(Base):
+    """Which measurements decide an experiment; several experiments may share one."""
+
+    __tablename__ = "experiment_measurement"
+
+    experiment_id: Mapped[str] = mapped_column(ForeignKey("experiment.id"), primary_key=True)
+    measurement_id: Mapped[str] = mapped_column(
+        ForeignKey("measurement.id"), primary_key=True, index=True
+    )
+
+
+class Worker(Base):
+    """A host process that runs measurements. Its token is stored as a hash."""
+
+    __tablename__ = "worker"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    name: Mapped[str] = mapped_column(String(200), unique=True)
+    token_hash: Mapped[str] = mapped_column(Id, unique=True)
+    incarnation: Mapped[str] = mapped_column(String(200))
+    state: Mapped[str] = mapped_column(State)
+    cpus: Mapped[int]
+    gpus: Mapped[int]
+    memory_bytes: Mapped[int] = mapped_column(BigInteger)
+    hardware_class: Mapped[str] = mapped_column(Id)
+    sandbox: Mapped[str] = mapped_column(Id)
+    isolated: Mapped[bool]
+    guarantees: Mapped[dict[str, Any]]
+    info: Mapped[dict[str, Any]]
+    draining: Mapped[bool] = mapped_column(default=False)
+    last_seen_at: Mapped[datetime]
+
+
+class Attempt(Base):
+    """One lease of a measurement on one worker.
+
+    `released_at` is set when the host says that nothing of the attempt runs any more: only then
+    are its resources free. An expired lease permits a replacement elsewhere and frees nothing.
+    """
+
+    __tablename__ = "attempt"
+    __table_args__ = (
+        UniqueConstraint("measurement_id", "number"),
+        Index(
+            "uq_attempt_live",
+            "measurement_id",
+            unique=True,
+            sqlite_where=text(LIVE_ATTEMPT_SQL),
+            postgresql_where=text(LIVE_ATTEMPT_SQL),
+        ),
+        Index(
+            "ix_attempt_held",
+            "worker_id",
+            sqlite_where=text("released_at IS NULL"),
+            postgresql_where=text("released_at IS NULL"),
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    measurement_id: Mapped[str] = mapped_column(ForeignKey("measurement.id"))
+    number: Mapped[int]
+    worker_id: Mapped[str] = mapped_column(ForeignKey("worker.id"))
+    lease_token: Mapped[int] = mapped_column(BigInteger)
+    lease_expires_at: Mapped[datetime]
+    state: Mapped[str] = mapped_column(State)
+    failure: Mapped[dict[str, Any] | None]
+    cpus: Mapped[int]
+    gpus: Mapped[int]
+    memory_bytes: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    released_at: Mapped[datetime | None]
+
+
+class Lease(Base):
+    """Source of lease tokens: one row per token, so that tokens only ever increase."""
+
+    __tablename__ = "lease"
+    __table_args__ = {"sqlite_autoincrement": True}
+
+    token: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    attempt_id: Mapped[str] = mapped_column(Id)
+
+
+class Result(Base):
+    """The sealed result of a measurement. The primary key makes a second one impossible."""
+
+    __tablename__ = "result"
+
+    measurement_id: Mapped[str] = mapped_column(ForeignKey("measurement.id"), primary_key=True)
+    attempt_id: Mapped[str] = mapped_column(ForeignKey("attempt.id"), unique=True)
+    metric: Mapped[float]
+    metrics: Mapped[dict[str, Any]]
+    provenance: Mapped[dict[str, Any]]
+    seconds: Mapped[float]
+    created_at: Mapped[datetime]
+
+
+class Artifacts(Base):
+    """The manifest of an attempt, as written last into the object store."""
+
+    __tablename__ = "artifacts"
+
+    attempt_id: Mapped[str] = mapped_column(ForeignKey("attempt.id"), primary_key=True)
+    prefix: Mapped[str] = mapped_column(String(256))
+    files: Mapped[list[Any]]
+
+
+class CurvePoint(Base):
+    """A line of the codebase's metrics file."""
+
+    __tablename__ = "curve_point"
+
+    attempt_id: Mapped[str] = mapped_column(ForeignKey("attempt.id"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    step: Mapped[float | None]
+    values: Mapped[dict[str, Any]]
+
+
+class LogChunk(Base):
+    """Log bytes at an offset of a stream."""
+
+    __tablename__ = "log_chunk"
+
+    attempt_id: Mapped[str] = mapped_column(ForeignKey("attempt.id"), primary_key=True)
+    stream: Mapped[str] = mapped_column(State, primary_key=True)
+    byte_offset: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    data: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class Event(Base):
+    """A change somebody may wait for. Ids increase in commit order within a batch."""
+
+    __tablename__ = "event"
+    __table_args__ = (
+        Index("ix_event_batch", "batch_id", "id"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"))
+    experiment_id: Mapped[str | None] = mapped_column(Id)
+    type: Mapped[str] = mapped_column(Id)
+    data: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
+
+
+class Outbox(Base):
+    """Messages that commit together with the change that causes them."""
+
+    __tablename__ = "outbox"
+    __table_args__ = {"sqlite_autoincrement": True}
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    topic: Mapped[str] = mapped_column(Id)
+    key: Mapped[str] = mapped_column(Id)
+    created_at: Mapped[datetime]
+
+
+class Leader(Base):
+    """Who may schedule, and until when. Every takeover raises the epoch."""
+
+    __tablename__ = "leader"
+
+    name: Mapped[str] = mapped_column(Id, primary_key=True)
+    holder: Mapped[str] = mapped_column(Id)
+    epoch: Mapped[int] = mapped_column(BigInteger)
+    expires_at: Mapped[datetime]
+
+
+class IdempotencyKey(Base):
+    """A POST that was carried out, and what it answered."""
+
+    __tablename__ = "idempotency_key"
+
+    owner: Mapped[str] = mapped_column(Id, primary_key=True)
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(Id)
+    status: Mapped[int]
+    body: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]

@@ -1,0 +1,162 @@
+"""Searches and epochs: the server's record of what a search client proposed and submitted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
+from assay.contracts.search import EpochRequest, SearchRequest
+from assay.domain.errors import Conflict
+from assay.domain.ids import new_id
+from assay.domain.states import EpochState, SearchState
+from assay.storage import batches, schema
+from assay.storage.database import Database
+from assay.storage.rows import get
+
+
+def create(
+    db: Database, session: Session, request: SearchRequest, owner: str, environment_id: str
+) -> str:
+    """Store a search. Returns its id."""
+    search = schema.Search(
+        id=new_id("srch"),
+        owner=owner,
+        environment_id=environment_id,
+        profile=request.profile,
+        strategy=request.strategy,
+        seed=request.seed,
+        epochs=request.epochs,
+        batch_size=request.batch_size,
+        ideator=request.ideator,
+        executor=request.executor,
+        hardware_class=request.hardware_class,
+        config=request.config,
+        labels=dict(request.metadata),
+        state=SearchState.RUNNING.value,
+        created_at=db.now(session),
+    )
+    session.add(search)
+    session.flush()
+    return search.id
+
+
+def end(db: Database, session: Session, search_id: str, state: SearchState) -> None:
+    """Finish or cancel a search; one that has ended stays as it is.
+
+    Cancelling also cancels the batches of its epochs.
+    """
+    get(session, schema.Search, search_id, "search")
+    session.execute(
+        update(schema.Search)
+        .where(schema.Search.id == search_id, schema.Search.state == SearchState.RUNNING.value)
+        .values(state=state.value, finished_at=db.now(session))
+        .execution_options(synchronize_session="fetch")
+    )
+    if state is SearchState.CANCELLED:
+        for batch_id in session.scalars(
+            select(schema.Batch.id).where(
+                schema.Batch.search_id == search_id, schema.Batch.finished_at.is_(None)
+            )
+        ).all():
+            batches.cancel(db, session, batch_id)
+
+
+def put_epoch(
+    db: Database, session: Session, search_id: str, number: int, request: EpochRequest
+) -> bool:
+    """Store the ideas of an epoch. True if they are new, False if the same are there already.
+
+    Raises:
+        Conflict: other ideas are stored for this epoch, an earlier one is missing, the search
+            has ended, or it has no such epoch.
+    """
+    search = get(session, schema.Search, search_id, "search")
+    ideas: list[Any] = [idea.model_dump(mode="json") for idea in request.ideas]
+    stored = session.get(schema.Epoch, (search_id, number), with_for_update=True)
+    if stored is not None:
+        if stored.ideas != ideas:
+            raise Conflict(
+                f"epoch {number} of {search_id} already has other ideas; read them instead",
+                code="epoch_exists",
+            )
+        return False
+    if search.state != SearchState.RUNNING.value:
+        raise Conflict(f"the search is {search.state}; start a new one", code="search_ended")
+    known = session.scalars(select(func.count()).where(schema.Epoch.search_id == search_id)).one()
+    if number != known or number >= search.epochs:
+        raise Conflict(
+            f"the next epoch of {search_id} is {known} of {search.epochs}, not {number}",
+            code="epoch_out_of_order",
+        )
+    session.add(
+        schema.Epoch(search_id=search_id, number=number, ideas=ideas, created_at=db.now(session))
+    )
+    session.flush()
+    return True
+
+
+def submit_epoch(
+    db: Database,
+    session: Session,
+    search_id: str,
+    number: int,
+    options: BatchOptions,
+    hardware_class: str,
+) -> tuple[str, bool]:
+    """Submit the stored ideas of an epoch, once. Returns the batch's id and whether it is new."""
+    search = get(session, schema.Search, search_id, "search")
+    epoch = session.scalars(
+        select(schema.Epoch)
+        .where(schema.Epoch.search_id == search_id, schema.Epoch.number == number)
+        .with_for_update()
+    ).one_or_none()
+    if epoch is None:
+        raise Conflict(f"epoch {number} of {search_id} has no ideas yet; PUT them first")
+    if epoch.batch_id is not None:
+        return epoch.batch_id, False
+    if search.state != SearchState.RUNNING.value:
+        raise Conflict(f"the search is {search.state}; start a new one", code="search_ended")
+    request = BatchRequest(
+        environment=search.environment_id,
+        profile=search.profile,
+        ideas=[IdeaRequest.model_validate(idea) for idea in epoch.ideas],
+        executor=search.executor,
+        ideator=search.ideator,
+        hardware_class=search.hardware_class,
+        options=options,
+        search=search_id,
+        epoch=number,
+    )
+    epoch.batch_id = batches.create(
+        db, session, request, search.owner, search.environment_id, hardware_class
+    )
+    return epoch.batch_id, True
+
+
+@dataclass(frozen=True)
+class EpochRow:
+    """An epoch and the state that follows from its batch."""
+
+    row: schema.Epoch
+    state: EpochState
+
+
+def epochs(session: Session, search_id: str) -> list[EpochRow]:
+    """The epochs of a search, in order."""
+    rows = session.execute(
+        select(schema.Epoch, schema.Batch.finished_at)
+        .outerjoin(schema.Batch, schema.Batch.id == schema.Epoch.batch_id)
+        .where(schema.Epoch.search_id == search_id)
+        .order_by(schema.Epoch.number)
+    ).all()
+    found = []
+    for row, finished_at in rows:
+        state = EpochState.PROPOSED
+        if row.batch_id is not None:
+            state = EpochState.FINISHED if finished_at is not None else EpochState.SUBMITTED
+        found.append(EpochRow(row, state))
+    return found

@@ -1,0 +1,314 @@
+"""Nothing lost, nothing doubled: the rules on rows, the same on SQLite and Postgres."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select, update
+from sqlalchemy.exc import DBAPIError
+
+from assay.domain.errors import Conflict, Fenced
+from assay.domain.states import AttemptState, Failure, FailureStage
+from assay.environments.catalog import Catalog
+from assay.storage import attempts, batches, leader, outbox, schema
+from assay.storage.attempts import Outcome, Piece, Telemetry
+from assay.storage.database import Database
+from assay.storage.measurements import MAX_INFRASTRUCTURE_FAILURES
+from assay.storage.objects import LocalStore
+from tests.storage.lifecycle import CRASH, TTL, World
+
+LOST = Failure(FailureStage.START, "sandbox_failed", "no room", retryable=True)
+
+
+@pytest.fixture
+def world(db: Database, store: LocalStore, catalog: Catalog) -> World:
+    return World.create(db, store, catalog)
+
+
+def one(world: World) -> tuple[str, str, str]:
+    """A batch of one implemented idea: batch, experiment, measurement."""
+    batch = world.submit("an idea")
+    experiment = world.experiments(batch)[0].id
+    return batch, experiment, world.implement(experiment, "a = 1\n")
+
+
+def test_a_measured_idea_ends_as_succeeded_and_finishes_its_batch(world: World) -> None:
+    batch, _, measurement = one(world)
+    world.measure(measurement)
+    assert world.experiments(batch)[0].state == "succeeded"
+    with world.db.read() as session:
+        row = session.get_one(schema.Batch, batch)
+        assert (row.state, row.finished_at is not None) == ("finished", True)
+        kinds = session.scalars(
+            select(schema.Event.type)
+            .where(schema.Event.batch_id == batch)
+            .order_by(schema.Event.id)
+        ).all()
+    assert kinds[-1] == "batch.finished"
+    assert kinds.count("batch.finished") == 1
+
+
+def test_a_crash_of_the_codebase_is_a_result_and_is_not_tried_again(world: World) -> None:
+    batch, _, measurement = one(world)
+    world.measure(measurement, Outcome(AttemptState.FAILED, CRASH, started=True))
+    experiment = world.experiments(batch)[0]
+    assert experiment.state == "failed"
+    assert experiment.failure == CRASH.as_dict()
+    assert world.assign(measurement) is None
+
+
+def test_a_result_is_committed_once_however_often_it_is_sent(world: World) -> None:
+    _, _, measurement = one(world)
+    attempt = world.measure(measurement)
+    assert world.finish(attempt) is AttemptState.SUCCEEDED
+    assert world.results() == 1
+
+
+def test_a_stale_token_commits_nothing(world: World) -> None:
+    _, _, measurement = one(world)
+    attempt = world.assign(measurement)
+    assert attempt is not None
+    attempt.lease_token += 1
+    with pytest.raises(Fenced):
+        world.claim(attempt)
+    with pytest.raises(Fenced):
+        world.finish(attempt)
+    assert world.results() == 0
+
+
+def test_a_worker_that_comes_back_after_its_lease_is_fenced(world: World) -> None:
+    batch, _, measurement = one(world)
+    zombie = world.assign(measurement)
+    assert zombie is not None
+    world.claim(zombie)
+    with world.db.write() as session:
+        late = world.db.now(session) + timedelta(hours=1)
+        assert attempts.expire(world.db, session, late) == 1
+    assert world.experiments(batch)[0].state == "queued"
+    second = world.assign(measurement)
+    assert second is not None
+    assert second.lease_token > zombie.lease_token
+    with pytest.raises(Fenced):
+        world.finish(zombie)
+    world.claim(second)
+    world.finish(second)
+    assert world.results() == 1
+    assert world.experiments(batch)[0].state == "succeeded"
+
+
+def test_a_lost_attempt_keeps_its_resources_until_the_host_says_it_is_gone(world: World) -> None:
+    _, _, measurement = one(world)
+    lost = world.assign(measurement)
+    assert lost is not None
+    world.claim(lost)
+    with world.db.write() as session:
+        attempts.expire(world.db, session, world.db.now(session) + timedelta(hours=1))
+    assert world.sync(lost).fenced == [lost.id]
+    assert not _released(world, lost.id)
+    assert world.sync().fenced == []
+    assert _released(world, lost.id)
+
+
+def _released(world: World, attempt: str) -> bool:
+    with world.db.read() as session:
+        return session.get_one(schema.Attempt, attempt).released_at is not None
+
+
+def test_a_restarted_worker_loses_what_it_held_and_it_is_queued_again(world: World) -> None:
+    batch, _, measurement = one(world)
+    attempt = world.assign(measurement)
+    assert attempt is not None
+    world.claim(attempt)
+    world.restart("two")
+    assert world.state(measurement) == "queued"
+    assert _released(world, attempt.id)
+    world.measure(measurement)
+    assert world.experiments(batch)[0].state == "succeeded"
+
+
+def test_an_old_incarnation_is_told_to_stop(world: World) -> None:
+    world.restart("two")
+    world.incarnation = "one"
+    with pytest.raises(Conflict, match="newer process"):
+        world.sync()
+
+
+def test_sync_repeats_an_assignment_that_was_not_taken(world: World) -> None:
+    _, _, measurement = one(world)
+    attempt = world.assign(measurement)
+    assert attempt is not None
+    for _ in range(2):
+        assert [spec.attempt for spec in world.sync().assign] == [attempt.id]
+    world.claim(attempt)
+    assert world.sync(attempt).assign == []
+
+
+def test_an_attempt_the_worker_no_longer_holds_is_tried_again(world: World) -> None:
+    _, _, measurement = one(world)
+    attempt = world.assign(measurement)
+    assert attempt is not None
+    world.claim(attempt)
+    world.sync()
+    assert world.state(measurement) == "queued"
+
+
+def test_infrastructure_failures_are_retried_but_not_for_ever(world: World) -> None:
+    batch, _, measurement = one(world)
+    for _ in range(MAX_INFRASTRUCTURE_FAILURES):
+        world.measure(measurement, Outcome(AttemptState.FAILED, LOST, infrastructure=True))
+        assert world.state(measurement) == "queued"
+    world.measure(measurement, Outcome(AttemptState.FAILED, LOST, infrastructure=True))
+    experiment = world.experiments(batch)[0]
+    assert experiment.state == "failed"
+    assert experiment.failure is not None
+    assert experiment.failure["code"] == "infrastructure"
+
+
+def test_identical_codebases_share_one_measurement(world: World) -> None:
+    batch = world.submit("one", "two")
+    first, second = (e.id for e in world.experiments(batch))
+    measurement = world.implement(first, "same\n")
+    assert world.implement(second, "same\n") == measurement
+    world.measure(measurement)
+    assert [e.state for e in world.experiments(batch)] == ["succeeded", "succeeded"]
+    assert world.results() == 1
+
+
+def test_an_idea_whose_codebase_is_measured_already_succeeds_at_once(world: World) -> None:
+    _, _, measurement = one(world)
+    world.measure(measurement)
+    later = world.submit("the same again")
+    world.implement(world.experiments(later)[0].id, "a = 1\n")
+    assert world.experiments(later)[0].state == "succeeded"
+
+
+def test_an_experiment_on_several_seeds_waits_for_all(world: World) -> None:
+    batch = world.submit("an idea", seeds=[0, 1, 2])
+    experiment = world.experiments(batch)[0].id
+    world.implement(experiment, "a = 1\n")
+    first, second, third = world.measurements(experiment)
+    world.measure(first)
+    world.measure(second)
+    assert world.experiments(batch)[0].state == "running"
+    world.measure(third)
+    assert world.experiments(batch)[0].state == "succeeded"
+
+
+def test_a_database_that_has_one_live_attempt_refuses_a_second(world: World) -> None:
+    _, _, measurement = one(world)
+    attempt = world.assign(measurement)
+    assert attempt is not None
+    with world.db.read() as session:
+        row = session.get_one(schema.Attempt, attempt.id)
+        values = {c.key: getattr(row, c.key) for c in schema.Attempt.__table__.columns}
+    values |= {"id": "att_other", "number": 7}
+    with pytest.raises(DBAPIError, match=r"uq_attempt_live|attempt\.measurement_id"):
+        with world.db.write() as session:
+            session.add(schema.Attempt(**values))
+
+
+@pytest.mark.parametrize("table", [schema.Experiment, schema.Measurement, schema.Attempt])
+def test_the_database_refuses_to_leave_a_terminal_state(
+    world: World, table: type[schema.Experiment]
+) -> None:
+    _, _, measurement = one(world)
+    world.measure(measurement)
+    with pytest.raises(DBAPIError, match="terminal state is final"):
+        with world.db.write() as session:
+            session.execute(update(table).values(state="running"))
+
+
+def test_cancelling_stops_what_is_queued_and_what_runs(world: World) -> None:
+    batch = world.submit("queued", "running", "submitted")
+    queued, running, _ = (e.id for e in world.experiments(batch))
+    waiting = world.implement(queued, "q\n")
+    attempt = world.assign(world.implement(running, "r\n"))
+    assert attempt is not None
+    world.claim(attempt)
+    for _ in range(2):  # repeating it changes nothing
+        with world.db.write() as session:
+            batches.cancel(world.db, session, batch)
+    assert {e.state for e in world.experiments(batch)} == {"cancelled"}
+    assert world.state(waiting) == "cancelled"
+    assert world.sync(attempt).stop == [attempt.id]
+    world.finish(attempt, Outcome(AttemptState.CANCELLED))
+    assert world.state(attempt.measurement_id) == "cancelled"
+    with world.db.read() as session:
+        assert session.get_one(schema.Batch, batch).state == "cancelled"
+
+
+def test_cancelling_spares_a_measurement_that_another_batch_waits_for(world: World) -> None:
+    _, _, measurement = one(world)
+    other = world.submit("the same")
+    world.implement(world.experiments(other)[0].id, "a = 1\n")
+    with world.db.write() as session:
+        batches.cancel(world.db, session, other)
+    assert world.state(measurement) == "queued"
+
+
+def test_a_cancelled_measurement_does_not_stand_for_its_codebase(world: World) -> None:
+    batch, _, measurement = one(world)
+    with world.db.write() as session:
+        batches.cancel(world.db, session, batch)
+    again = world.submit("the same")
+    assert world.implement(world.experiments(again)[0].id, "a = 1\n") != measurement
+
+
+def test_telemetry_that_is_sent_twice_is_stored_once(world: World) -> None:
+    _, _, measurement = one(world)
+    attempt = world.assign(measurement)
+    assert attempt is not None
+    world.claim(attempt)
+    telemetry = Telemetry(
+        (Piece("train", 0, b"hello\n"),),
+        ((0, 1.0, {"loss": float("nan")}), (1, 2.0, {"loss": 1.0})),
+    )
+    with world.db.write() as session:
+        attempts.progress(
+            world.db,
+            session,
+            attempt.id,
+            world.worker,
+            attempt.lease_token,
+            telemetry,
+            AttemptState.RUNNING,
+        )
+    world.finish(attempt, telemetry=telemetry)
+    with world.db.read() as session:
+        assert len(session.scalars(select(schema.LogChunk)).all()) == 1
+        points = session.scalars(select(schema.CurvePoint).order_by(schema.CurvePoint.seq)).all()
+        assert [p.values["loss"] for p in points] == ["NaN", 1.0]
+
+
+def test_messages_are_delivered_after_the_commit_and_not_without_it(world: World) -> None:
+    class Recorder:
+        def __init__(self) -> None:
+            self.sent: list[tuple[str, str]] = []
+
+        def send(self, topic: outbox.Topic, key: str) -> None:
+            self.sent.append((topic.value, key))
+
+    outbox.relay(world.db, Recorder())
+    with pytest.raises(RuntimeError):
+        with world.db.write() as session:
+            outbox.post(world.db, session, outbox.Topic.IMPLEMENT, "never")
+            raise RuntimeError
+    batch = world.submit("an idea")
+    recorder = Recorder()
+    outbox.relay(world.db, recorder)
+    assert recorder.sent == [("implement", world.experiments(batch)[0].id)]
+    assert outbox.relay(world.db, recorder) == 0
+
+
+def test_one_leader_at_a_time_and_a_paused_one_cannot_act(world: World) -> None:
+    first = leader.acquire(world.db, "a", timedelta(seconds=-1))  # its lease has run out
+    assert first is not None
+    second = leader.acquire(world.db, "b", TTL)
+    assert second == first + 1
+    assert leader.acquire(world.db, "a", TTL) is None
+    with pytest.raises(Fenced):
+        with world.db.write() as session:
+            leader.check(session, first)
+    leader.release(world.db, "b")
+    assert leader.acquire(world.db, "a", TTL) == second + 1
