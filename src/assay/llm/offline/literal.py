@@ -1,0 +1,94 @@
+"""The literal implementer: carries out ideas whose code changes spell out exact edits."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from assay.llm.executors import ImplementRequest
+from assay.llm.ideas import read_idea
+from assay.llm.interface import Completion, OnTry, Try, Usage
+from assay.patching import PatchRefused, unified_diff
+from assay.patching.blocks import Block, block_hunk, read_blocks
+from assay.patching.text import join_file, split_file
+
+NAME = "offline:literal"
+_CANNOT = (
+    "This implementer is not a model: it only carries out edits that an idea spells out. "
+    "The idea holds no SEARCH/REPLACE block that names its file, so nothing can be carried out. "
+    "Choose an executor model for ideas in prose."
+)
+
+
+class LiteralImplementer:
+    """An executor without a model and without chance: the same request has the same answer.
+
+    Edits whose search text stands once in their file are carried out. Of any other edit the answer
+    holds the diff the idea means, with the idea's own context, so that patching refuses it.
+    """
+
+    @property
+    def name(self) -> str:
+        return NAME
+
+    @property
+    def prompt_version(self) -> str:
+        return "literal-1"
+
+    async def implement(
+        self, request: ImplementRequest, *, on_try: OnTry | None = None
+    ) -> Completion:
+        """The answer; raises nothing of its own."""
+        if on_try is not None:
+            await on_try(Try(1, "started"))
+        completion = Completion(_answer(request), "", "end", Usage(), NAME)
+        if on_try is not None:
+            await on_try(Try(1, "returned", completion=completion))
+        return completion
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+def _answer(request: ImplementRequest) -> str:
+    code_changes = read_idea(request.idea_text).code_changes or request.idea_text
+    try:
+        blocks = read_blocks(code_changes.split("\n"), request.files)
+    except PatchRefused as refused:
+        return f"The idea's edits cannot be read. {refused.log}"
+    blocks = [block for block in blocks if block.path]
+    if not blocks:
+        return _CANNOT
+    after, left = _carry_out(request.files, blocks)
+    diff = unified_diff(request.files, after) + "".join(_meant(block) for block in left)
+    if not diff:
+        return "The idea's edits leave the codebase as it is."
+    return f"The edits the idea spells out, as a diff:\n\n```diff\n{diff}```\n"
+
+
+def _carry_out(
+    files: Mapping[str, str], blocks: Sequence[Block]
+) -> tuple[dict[str, str], list[Block]]:
+    after = dict(files)
+    left: list[Block] = []
+    for block in blocks:
+        if block.path not in after and not "".join(block.search).strip():
+            after[block.path] = join_file(list(block.replace), True)
+            continue
+        lines, final_newline = split_file(after.get(block.path, ""))
+        search = list(block.search)
+        size = len(search)
+        places = [i for i in range(len(lines) - size + 1) if lines[i : i + size] == search]
+        if len(places) != 1 or not search:
+            left.append(block)
+            continue
+        at = places[0]
+        lines[at : at + size] = block.replace
+        after[block.path] = join_file(lines, final_newline)
+    return after, left
+
+
+def _meant(block: Block) -> str:
+    """The diff of an edit that does not fit, from its own two texts."""
+    hunk = block_hunk(block)
+    path = re.sub(r"\s+", " ", block.path)
+    head = f"--- a/{path}\n+++ b/{path}\n@@ -1,{len(hunk.old)} +1,{len(hunk.new)} @@\n"
+    return head + "".join(f"{line.mark}{line.text}\n" for line in hunk.lines)

@@ -1,0 +1,122 @@
+"""The prompts, as text files beside this module, and how they are filled in.
+
+Whatever others wrote (ideas, logs, results) is put between marks that its text cannot contain, and
+is announced as data.
+"""
+
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from string import Template
+
+from assay.llm.interface import Message, Prompt
+
+NAMES = (
+    "codebase",
+    "executor_system",
+    "executor_idea",
+    "executor_revision",
+    "ideator_system",
+    "ideator_seed",
+    "ideator_explore",
+    "ideator_exploit",
+)
+
+
+@functools.cache
+def template(name: str) -> str:
+    """The text of a prompt file. Raises FileNotFoundError for a name not in `NAMES`."""
+    return resources.files(__package__).joinpath(f"{name}.txt").read_text(encoding="utf-8")
+
+
+def version(*names: str) -> str:
+    """Twelve hex digits that change when any of the named prompt files does (all by default)."""
+    digest = hashlib.sha256()
+    for name in names or NAMES:
+        digest.update(name.encode() + b"\0" + template(name).encode() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def render(name: str, **values: str) -> str:
+    """A prompt file with its `$names` filled in. Raises KeyError if one is missing."""
+    return Template(template(name)).substitute(values).strip()
+
+
+def fenced(label: str, text: str) -> str:
+    """`text` between two marks of its own, which do not occur in it."""
+    mark = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    size = 8
+    while mark[:size] in text and size < len(mark):
+        size += 8
+    return f"<<<{label} {mark[:size]}\n{text.strip()}\n{label} {mark[:size]}>>>"
+
+
+def render_codebase(files: Mapping[str, str]) -> str:
+    """All files in the order of their names, each line with its number and a tab."""
+    parts = []
+    for path in sorted(files):
+        lines = files[path].removesuffix("\n").split("\n") if files[path] else []
+        numbered = "\n".join(f"{i:5d}\t{line}" for i, line in enumerate(lines, 1))
+        parts.append(f"=== {path}\n{numbered}")
+    return "\n\n".join(parts)
+
+
+def environment_block(
+    *,
+    title: str,
+    problem: str,
+    budget: str,
+    protected: Sequence[str],
+    files: Mapping[str, str],
+) -> str:
+    """The part of a prompt that is the same for all ideas of an environment, to be cached."""
+    return render(
+        "codebase",
+        title=title,
+        problem=problem or "(no further description)",
+        budget=budget or "as the codebase has it",
+        protected=", ".join(f"`{name}`" for name in protected) or "none",
+        codebase=render_codebase(files),
+    )
+
+
+def executor_prompt(block: str, idea_text: str) -> Prompt:
+    """Ask for the edit of one idea; `block` comes from `environment_block`."""
+    idea = render("executor_idea", idea=fenced("IDEA", idea_text))
+    return Prompt(template("executor_system").strip(), (Message("user", idea),), block)
+
+
+def revision_prompt(first: Prompt, previous_answer: str, log: str) -> Prompt:
+    """Show the answer that failed with its log or traceback; ask for the whole edit again."""
+    revision = render("executor_revision", log=fenced("LOG", log))
+    messages = (
+        *first.messages,
+        Message("assistant", previous_answer.strip() or "(no answer)"),
+        Message("user", revision),
+    )
+    return Prompt(first.system, messages, first.cache_prefix)
+
+
+def ideator_prompt(
+    operator: str,
+    block: str,
+    *,
+    count: int,
+    metric: str,
+    trajectories: str,
+    already: Sequence[str],
+) -> Prompt:
+    """Ask for `count` ideas. `operator` is seed, explore or exploit (paper §4.1)."""
+    seen = "\n\n".join(already)
+    note = (
+        f"These were proposed already; propose others:\n\n{fenced('IDEAS', seen)}" if seen else ""
+    )
+    text = render(
+        f"ideator_{operator}",
+        count=str(count),
+        metric=metric,
+        already=note,
+        **({} if operator == "seed" else {"trajectories": trajectories}),
+    )
+    return Prompt(template("ideator_system").strip(), (Message("user", text),), block)

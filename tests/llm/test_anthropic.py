@@ -1,0 +1,216 @@
+"""The Anthropic provider against its wire format."""
+
+import asyncio
+
+import pytest
+
+from assay.llm import (
+    BadRequest,
+    MissingKey,
+    ModelName,
+    ProviderUnavailable,
+    RateLimited,
+    Usage,
+)
+from assay.llm.anthropic import AnthropicModel
+from tests.llm.anthropic_server import error, message
+from tests.llm.calls import call
+from tests.llm.http_server import Reply, serve
+
+ENV = {"ANTHROPIC_API_KEY": "sk-test"}
+
+
+def ask(script, model="claude-opus-4-5", thinking="default", **options):
+    name = ModelName.parse(f"anthropic:{model}@{script.url}")
+    return call(lambda p: AnthropicModel(name, ENV, policy=p, thinking=thinking), **options)
+
+
+def test_success_and_what_was_sent():
+    with serve(message("Hello.")) as script:
+        outcome = ask(script)
+    done = outcome.completion
+    assert (done.text, done.thinking, done.stop) == ("Hello.", "", "end")
+    assert done.usage == Usage(12, 5)
+    assert (done.model, done.request_id) == ("claude-test-1", "req_1")
+    sent = script.requests[0]
+    assert sent["model"] == "claude-opus-4-5"
+    assert sent["max_tokens"] == 100
+    assert sent["system"] == "Be brief."
+    assert sent["messages"] == [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "the codebase", "cache_control": {"type": "ephemeral"}},
+                {"type": "text", "text": "Hi."},
+            ],
+        }
+    ]
+    assert "temperature" not in sent
+    assert script.paths == ["/v1/messages"]
+    assert script.headers[0]["authorization"] == "Bearer sk-test"
+    assert script.headers[0]["x-api-key"] == "sk-test"
+    assert [event.phase for event in outcome.tries] == ["started", "returned"]
+
+
+def test_thinking_is_kept_apart():
+    with serve(message("42", thinking="6 * 7")) as script:
+        done = ask(script).completion
+    assert (done.text, done.thinking) == ("42", "6 * 7")
+
+
+@pytest.mark.parametrize(
+    ("model", "thinking", "sent_temperature", "sent_thinking"),
+    [
+        ("claude-opus-4-5", "default", 0.5, None),
+        ("claude-sonnet-4-5-20250929", "summarized", 0.5, None),
+        ("claude-3-haiku-20240307", "default", 0.5, None),
+        ("claude-opus-4-7", "default", None, None),
+        ("claude-opus-5", "default", None, None),
+        ("claude-opus-4-6", "summarized", None, {"type": "adaptive", "display": "summarized"}),
+        ("some-other-model", "default", 0.5, None),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The model:DeprecationWarning")
+def test_temperature_and_thinking_go_to_models_that_take_them(
+    model, thinking, sent_temperature, sent_thinking
+):
+    with serve(message()) as script:
+        ask(script, model, thinking, temperature=0.5)
+    sent = script.requests[0]
+    assert sent.get("temperature") == sent_temperature
+    assert sent.get("thinking") == sent_thinking
+    old_version = script.headers[0]["anthropic-version"] == "2023-06-01"
+    assert old_version == (sent_temperature is not None)
+
+
+def test_rate_limit_waits_as_told():
+    with serve(error(429, "rate_limit_error", retry_after="7"), message()) as script:
+        outcome = ask(script)
+    assert outcome.completion.text == "Hello."
+    assert len(outcome.pauses) == 1
+    assert 7 <= outcome.pauses[0] <= 8
+    first = outcome.tries[1]
+    assert (first.number, first.phase, first.wait_s) == (1, "failed", outcome.pauses[0])
+    assert isinstance(first.error, RateLimited)
+    assert [event.number for event in outcome.tries] == [1, 1, 2, 2]
+
+
+def test_a_long_retry_after_is_left_to_the_caller():
+    with serve(error(429, "rate_limit_error", retry_after="600")) as script:
+        outcome = ask(script)
+    assert isinstance(outcome.error, RateLimited)
+    assert outcome.error.retry_after_s == 600
+    assert outcome.error.retryable
+    assert outcome.pauses == []
+
+
+@pytest.mark.parametrize("status", [408, 409, 500, 503, 529])
+def test_passing_troubles_are_tried_again(status):
+    with serve(error(status, "api_error"), message()) as script:
+        outcome = ask(script)
+    assert outcome.completion.text == "Hello."
+    assert len(outcome.pauses) == 1
+    assert 0.5 <= outcome.pauses[0] <= 1.0
+
+
+def test_five_tries_at_most_with_growing_pauses():
+    with serve(*[error(529, "overloaded_error")] * 5) as script:
+        outcome = ask(script)
+    assert isinstance(outcome.error, ProviderUnavailable)
+    assert "529" in str(outcome.error)
+    assert len(script.requests) == 5
+    for pause, bound in zip(outcome.pauses, (1, 2, 4, 8), strict=True):
+        assert bound / 2 <= pause <= bound
+
+
+@pytest.mark.parametrize(
+    ("reason", "stop"),
+    [
+        ("max_tokens", "truncated"),
+        ("model_context_window_exceeded", "truncated"),
+        ("refusal", "refused"),
+        ("stop_sequence", "end"),
+        ("a_reason_of_the_future", "end"),
+    ],
+)
+def test_stop_reasons(reason, stop):
+    with serve(message("half", stop_reason=reason)) as script:
+        assert ask(script).completion.stop == stop
+
+
+@pytest.mark.parametrize("body", ["{", '"text"', "{}", '{"content": null, "usage": {}}', "<html>"])
+def test_malformed_answers_are_tried_again(body):
+    with serve(Reply(200, body), message()) as script:
+        outcome = ask(script)
+    assert outcome.completion.text == "Hello."
+    assert isinstance(outcome.tries[1].error, ProviderUnavailable)
+
+
+def test_dropped_connection_is_tried_again():
+    with serve(Reply(drop=True), message()) as script:
+        outcome = ask(script)
+    assert outcome.completion.text == "Hello."
+    assert isinstance(outcome.tries[1].error, ProviderUnavailable)
+
+
+def test_nobody_there():
+    with serve() as script:
+        pass
+    outcome = ask(script)
+    assert isinstance(outcome.error, ProviderUnavailable)
+    assert len(outcome.pauses) == 4
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413])
+def test_refused_requests_are_not_tried_again(status):
+    with serve(error(status, "invalid_request_error", "prompt is too long")) as script:
+        outcome = ask(script)
+    assert isinstance(outcome.error, BadRequest)
+    assert not outcome.error.retryable
+    assert "prompt is too long" in str(outcome.error)
+    assert ("ANTHROPIC_API_KEY" in str(outcome.error)) == (status in (401, 403))
+    assert outcome.pauses == []
+
+
+def test_a_provider_may_say_not_to_retry():
+    with serve(error(500, "api_error", x_should_retry="false")) as script:
+        assert isinstance(ask(script).error, BadRequest)
+
+
+def test_cached_tokens():
+    usage = {
+        "input_tokens": 10,
+        "output_tokens": 3,
+        "cache_read_input_tokens": 900,
+        "cache_creation_input_tokens": 40,
+    }
+    with serve(message(usage=usage)) as script:
+        done = ask(script).completion
+    assert done.usage == Usage(10, 3, 900, 40)
+    assert done.usage.all_input_tokens == 950
+
+
+def test_slow_answers_time_out():
+    async def hang(*_):
+        await asyncio.Event().wait()
+
+    def make(policy):
+        model = AnthropicModel(
+            ModelName.parse("anthropic:m@http://127.0.0.1:9"), ENV, policy=policy
+        )
+        model._once = hang
+        return model
+
+    outcome = call(make, timeout_s=0.01)
+    assert isinstance(outcome.error, ProviderUnavailable)
+    assert "0.01 s" in str(outcome.error)
+
+
+def test_keys():
+    name = ModelName.parse("anthropic:claude-opus-5")
+    with pytest.raises(MissingKey, match="ANTHROPIC_API_KEY"):
+        AnthropicModel(name, {})
+    with serve(message()) as script:
+        env = {"ANTHROPIC_BASE_URL": script.url, **ENV}
+        outcome = call(lambda p: AnthropicModel(name, env, policy=p))
+    assert outcome.completion.text == "Hello."

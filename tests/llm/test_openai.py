@@ -1,0 +1,87 @@
+"""The OpenAI provider against its wire format."""
+
+import pytest
+
+from assay.llm import BadRequest, MissingKey, ModelName, ProviderUnavailable, RateLimited, Usage
+from assay.llm.openai import OpenAIModel
+from tests.llm.calls import call
+from tests.llm.http_server import Reply, serve
+from tests.llm.openai_server import completion, error
+
+
+def ask(script, model="qwen3", **options):
+    name = ModelName.parse(f"openai:{model}@{script.url}/v1")
+    return call(lambda p: OpenAIModel(name, {}, policy=p), **options)
+
+
+def test_success_and_what_was_sent():
+    with serve(completion()) as script:
+        done = ask(script, temperature=0.5).completion
+    assert (done.text, done.stop, done.usage) == ("Hello.", "end", Usage(12, 5))
+    assert (done.model, done.request_id) == ("gpt-test-1", "req_1")
+    assert script.paths == ["/v1/chat/completions"]
+    assert script.requests[0] == {
+        "model": "qwen3",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "the codebase\n\nHi."},
+        ],
+        "max_tokens": 100,
+        "temperature": 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("reply", "text", "thinking", "stop"),
+    [
+        (completion("half", finish_reason="length"), "half", "", "truncated"),
+        (completion("", finish_reason="content_filter"), "", "", "refused"),
+        (completion(None, refusal="I will not."), "I will not.", "", "refused"),
+        (completion("42", reasoning_content="6 * 7"), "42", "6 * 7", "end"),
+        (completion("<think>6 * 7</think>\n\n42"), "42", "6 * 7", "end"),
+    ],
+)
+def test_answers(reply, text, thinking, stop):
+    with serve(reply) as script:
+        done = ask(script).completion
+    assert (done.text, done.thinking, done.stop) == (text, thinking, stop)
+
+
+def test_cached_tokens_are_not_counted_twice():
+    usage = {
+        "prompt_tokens": 1000,
+        "completion_tokens": 5,
+        "prompt_tokens_details": {"cached_tokens": 900},
+    }
+    with serve(completion(usage=usage)) as script:
+        assert ask(script).completion.usage == Usage(100, 5, 900)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "kind"),
+    [
+        (error(429, retry_after="3"), RateLimited),
+        (error(500), ProviderUnavailable),
+        (Reply(200, "{"), ProviderUnavailable),
+        (Reply(200, {"choices": []}), ProviderUnavailable),
+        (Reply(drop=True), ProviderUnavailable),
+    ],
+)
+def test_passing_troubles_are_tried_again(trouble, kind):
+    with serve(trouble, completion()) as script:
+        outcome = ask(script)
+    assert outcome.completion.text == "Hello."
+    assert isinstance(outcome.tries[1].error, kind)
+    assert len(outcome.pauses) == 1
+
+
+def test_bad_requests_are_not():
+    with serve(error(404, "no such model")) as script:
+        outcome = ask(script)
+    assert isinstance(outcome.error, BadRequest)
+    assert "no such model" in str(outcome.error)
+
+
+def test_the_key_is_asked_for_early():
+    with pytest.raises(MissingKey, match="OPENAI_API_KEY"):
+        OpenAIModel(ModelName.parse("openai:gpt-5"), {})
