@@ -1,0 +1,310 @@
+"""The isolating backend: bubblewrap with an own user, own filter and control groups.
+
+Namespaces keep network, processes and files away, the system call filter closes what namespaces
+leave open, control groups (or a poller) hold memory. A root worker never lends its user: the
+program runs under an unprivileged id of its own, because inside a user namespace the outer root
+would still open root's files.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from assay.sandbox import seccomp
+from assay.sandbox.cgroups import ControlGroups, Group
+from assay.sandbox.filesystem import (
+    Reach,
+    check_target,
+    interpreter_arguments,
+    is_device,
+    mount_arguments,
+    system_arguments,
+)
+from assay.sandbox.interface import (
+    DEVNULL,
+    Guarantee,
+    Limits,
+    Mount,
+    SandboxError,
+    SandboxSettings,
+    SandboxSpec,
+)
+from assay.sandbox.launcher import TRUSTED_PATH, launch_command, tool
+from assay.sandbox.meter import Meter, children
+from assay.sandbox.ownership import give, take_back
+from assay.sandbox.probe import probe_sandbox
+from assay.sandbox.process import ProcessHandle
+from assay.sandbox.staging import check_readable, staging_folder
+from assay.sandbox.users import is_root, lend_user
+
+_LEAST_TMPFS = 16 << 20
+_WRAPPER_PROCESSES = 2  # bubblewrap outside, and the init of the process namespace
+
+
+class BubblewrapHandle(ProcessHandle):
+    """A program inside bubblewrap: outer wrapper, init of the process namespace, program."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        limits: Limits,
+        grace_seconds: float,
+        group: Group | None,
+        started: float,
+        state_fd: int,
+    ) -> None:
+        meter = Meter(process.pid, limits, group)
+        super().__init__(process, limits, grace_seconds, meter, started)
+        self._group = group
+        self._state_fd = state_fd
+        self._state_text = ""
+        self._reading = threading.Lock()
+        self._init_pid: int | None = None
+        self._init_fd = -1
+        self._watcher.on_readable(state_fd, self._read_state)
+        self.cleanup.callback(self._close)
+
+    def _read_state(self) -> None:
+        with self._reading:
+            self._read_state_locked()
+
+    def _read_state_locked(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while chunk := os.read(self._state_fd, 4096):
+                self._state_text += chunk.decode()
+        if self._init_pid is None and "\n" in self._state_text:
+            self._init_pid = int(json.loads(self._state_text.splitlines()[0])["child-pid"])
+            if sys.platform == "linux":
+                with contextlib.suppress(ProcessLookupError):
+                    self._init_fd = os.pidfd_open(self._init_pid)
+
+    def _close(self) -> None:
+        if self._init_fd >= 0:
+            os.close(self._init_fd)
+        self._init_fd = -1
+
+    def _interrupt(self) -> bool:
+        self._read_state()
+        if self._init_pid is None:
+            return False
+        asked = False
+        for pid in children(self._init_pid)[:1]:  # the program; what it started is its own
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+                asked = True
+        return asked
+
+    def _destroy(self) -> None:
+        self._read_state()
+        # The death of the namespace's init is the death of everything in it.
+        if self._init_fd >= 0 and sys.platform == "linux":
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)  # not reaped yet, so the id is still its own
+        if self._group is not None:
+            self._group.kill()
+
+    def _gone(self, seconds: float) -> bool:
+        if self._init_fd < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._init_fd, select.POLLIN)
+        return bool(poll.poll(int(seconds * 1000)))
+
+    def _program_code(self, code: int) -> int:
+        # Bubblewrap answers 128 + signal for a program that a signal ended.
+        return 128 - code if 128 < code <= 128 + signal.NSIG else code
+
+    def _start_error(self) -> SandboxError | None:
+        self._read_state()
+        killed = (self._process.returncode or 0) < 0  # by the host; bubblewrap did nothing wrong
+        if killed or "exit-code" in self._state_text:
+            return None
+        return SandboxError("bubblewrap could not start the program; its reason is on stderr")
+
+
+@functools.cache
+def _check_kernel() -> None:
+    if sys.platform == "linux":
+        try:
+            os.close(os.pidfd_open(os.getpid()))
+        except OSError as error:
+            raise SandboxError(f"bubblewrap needs Linux 5.3 or newer: {error}") from error
+    else:
+        raise SandboxError("bubblewrap exists on Linux only")
+
+
+@functools.cache
+def _supports(option: str) -> bool:
+    found = subprocess.run([tool("bwrap"), "--help"], capture_output=True, text=True, check=False)
+    return option in found.stdout + found.stderr
+
+
+@functools.cache
+def _filter() -> bytes:
+    return seccomp.build_filter()
+
+
+class BubblewrapSandbox:
+    """Starts programs inside bubblewrap; see the module's text and `interface.Sandbox`.
+
+    Of two sandboxes alive at the same time, no two may share a writable mount.
+    """
+
+    name = "bubblewrap"
+    isolated = True
+
+    def __init__(self, settings: SandboxSettings, groups: ControlGroups | None = None) -> None:
+        self._settings = settings
+        self._groups = ControlGroups() if groups is None else groups
+
+    def path(self, mount: Mount) -> str:
+        return mount.target
+
+    def probe(self, quick: bool = False) -> dict[Guarantee, bool]:
+        hasty = BubblewrapSandbox(replace(self._settings, grace_seconds=0.1), self._groups)
+        return probe_sandbox(hasty, self._settings.scratch, quick)
+
+    def start(self, spec: SandboxSpec) -> BubblewrapHandle:
+        _check_kernel()
+        for mount in spec.mounts:
+            check_target(mount)
+        with ExitStack() as stack:
+            try:
+                return self._start(spec, stack)
+            except OSError as error:
+                raise SandboxError(f"sandbox {spec.name} could not be started: {error}") from error
+
+    def _start(self, spec: SandboxSpec, stack: ExitStack) -> BubblewrapHandle:
+        user = stack.enter_context(lend_user()) if is_root() else None
+        binds: dict[str, str] = {}
+        reach: Reach = str
+        if user is not None:
+            staging = stack.enter_context(staging_folder())
+            reach, binds = staging.reach, staging.binds
+        self._hand_over(spec, user, stack)
+        group = self._groups.create(spec.limits, _WRAPPER_PROCESSES)
+        if group is not None:
+            stack.callback(group.remove)
+        with ExitStack() as descriptors:
+            passwd_fd = _pipe_with(_passwd(user), descriptors)
+            filter_fd = _pipe_with(_filter(), descriptors) if seccomp.supported() else None
+            state_in, state_out = os.pipe()
+            descriptors.callback(os.close, state_out)
+            stack.callback(os.close, state_in)
+            os.set_blocking(state_in, False)
+            command = [
+                *_as_user(user),
+                *_arguments(spec, reach, passwd_fd, filter_fd, state_out),
+            ]
+            joins = group.join_files() if group is not None else []
+            started = time.monotonic()
+            process = _popen(
+                launch_command(command, spec.limits, joins, binds),
+                spec,
+                [passwd_fd, state_out, *([] if filter_fd is None else [filter_fd])],
+            )
+        grace = self._settings.grace_seconds
+        handle = BubblewrapHandle(process, spec.limits, grace, group, started, state_in)
+        handle.cleanup.push(stack.pop_all())
+        return handle
+
+    def _hand_over(self, spec: SandboxSpec, user: int | None, stack: ExitStack) -> None:
+        """Make mounts usable by the program's user, and give them back at the end."""
+        for mount in spec.mounts:
+            if is_device(mount.source):
+                continue
+            source = os.path.realpath(mount.source)
+            if mount.writable:
+                stack.callback(take_back, Path(source), user)
+                if user is not None:
+                    give(Path(source), user)
+            elif user is not None:
+                check_readable(source)
+
+
+def _as_user(user: int | None) -> list[str]:
+    if user is None:
+        return []
+    ids = [f"--reuid={user}", f"--regid={user}", "--clear-groups", "--no-new-privs"]
+    return [tool("setpriv"), *ids, "--"]
+
+
+def _passwd(user: int | None) -> bytes:
+    uid, gid = (user, user) if user is not None else (os.geteuid(), os.getegid())
+    return f"sandbox:x:{uid}:{gid}:sandbox:/tmp:/bin/false\n".encode()
+
+
+def _pipe_with(content: bytes, descriptors: ExitStack) -> int:
+    """A fresh descriptor that reads `content` once; far below a pipe's capacity."""
+    reader, writer = os.pipe()
+    descriptors.callback(os.close, reader)
+    try:
+        os.write(writer, content)
+    finally:
+        os.close(writer)
+    return reader
+
+
+def _arguments(
+    spec: SandboxSpec, reach: Reach, passwd_fd: int, filter_fd: int | None, state_fd: int
+) -> list[str]:
+    """The bubblewrap command line, from namespaces over files to the program."""
+    nested = ["--disable-userns"] if _supports("--disable-userns") else []
+    tmpfs = str(max(_LEAST_TMPFS, spec.limits.memory_bytes // 2))
+    command = [
+        tool("bwrap"),
+        *("--unshare-all", "--unshare-user", *nested, "--die-with-parent", "--new-session"),
+        *("--json-status-fd", str(state_fd), "--hostname", "sandbox", "--cap-drop", "ALL"),
+        *system_arguments(),
+        *("--ro-bind-data", str(passwd_fd), "/etc/passwd"),
+        *("--proc", "/proc", "--dev", "/dev"),
+        *("--size", tmpfs, "--tmpfs", "/dev/shm", "--size", tmpfs, "--tmpfs", "/tmp"),
+        *interpreter_arguments(reach),
+        *mount_arguments(spec.mounts, reach),
+        *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", spec.cwd, "--clearenv"),
+    ]
+    environment = {
+        "PATH": f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin",
+        "HOME": "/tmp",
+        "LANG": "C.UTF-8",
+        **spec.env,
+    }
+    for name, value in environment.items():
+        command += ["--setenv", name, value]
+    if filter_fd is not None:
+        command += ["--seccomp", str(filter_fd)]
+    # Counted inside the namespace, so that a user's other processes do not count.
+    limited = [tool("prlimit"), f"--nproc={spec.limits.processes}", "--"]
+    return [*command, "--", *limited, *spec.argv]
+
+
+def _popen(
+    command: Sequence[str], spec: SandboxSpec, descriptors: list[int]
+) -> subprocess.Popen[bytes]:
+    streams = [
+        subprocess.DEVNULL if stream == DEVNULL else stream
+        for stream in (spec.stdin, spec.stdout, spec.stderr)
+    ]
+    return subprocess.Popen(
+        command,
+        stdin=streams[0],
+        stdout=streams[1],
+        stderr=streams[2],
+        env={"PATH": TRUSTED_PATH},
+        cwd="/",
+        pass_fds=descriptors,
+        start_new_session=True,
+    )

@@ -1,0 +1,118 @@
+"""The files a bubblewrap sandbox sees: a read-only system, the interpreter, and its mounts."""
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path, PurePosixPath
+
+from assay.sandbox.interface import Mount
+
+_SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives")
+_KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
+# Folders that hold far more than an interpreter.
+_NEVER_MOUNTED = ("/", "/root", "/home", "/etc", "/var", "/tmp", "/run")
+
+Reach = Callable[[str], str]
+
+
+def interpreter_mounts() -> tuple[Mount, ...]:
+    """This interpreter's installation and virtual environment, read-only at their own paths.
+
+    Only these folders, never their parents: a virtual environment often lies in a repository.
+    Installations below `/usr` are part of every sandbox already and are left out.
+
+    Raises `ValueError` when a prefix is a folder such as `/` or a home.
+    """
+    base = sys.base_prefix
+    links = _link_prefixes(Path(sys.executable))
+    prefixes = [base, os.path.realpath(base), *links, sys.prefix]
+    unique = dict.fromkeys(os.path.normpath(prefix) for prefix in prefixes)
+    chosen: list[str] = []
+    for prefix in sorted(unique, key=lambda path: len(PurePosixPath(path).parts)):
+        _check_prefix(prefix)
+        if not any(_is_below(prefix, place) for place in ("/usr", *chosen)):
+            chosen.append(prefix)
+    return tuple(Mount(Path(prefix), prefix) for prefix in chosen)
+
+
+def _link_prefixes(executable: Path) -> list[str]:
+    """Installations that a chain of links from a virtual environment's `python` goes through."""
+    prefixes = []
+    for _ in range(16):
+        if not executable.is_symlink():
+            break
+        target = executable.readlink()
+        executable = target if target.is_absolute() else executable.parent / target
+        if executable.parent.name == "bin" and executable.is_absolute():
+            prefixes.append(str(executable.parent.parent))
+    return [prefix for prefix in prefixes if os.path.isdir(f"{prefix}/lib")]
+
+
+def _check_prefix(prefix: str) -> None:
+    if prefix in _NEVER_MOUNTED or _is_below(os.path.expanduser("~"), prefix):
+        raise ValueError(f"the interpreter's prefix {prefix} holds too much to be mounted")
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return PurePosixPath(path).is_relative_to(folder)
+
+
+def check_target(mount: Mount) -> None:
+    """Raise `ValueError` when a mount's target is not an absolute path the code may have.
+
+    A target may not lie over the system or the interpreter, which keep their host paths: choose
+    folders that hosts do not have.
+    """
+    target = mount.target
+    if not target.startswith("/") or os.path.normpath(target) != target or target == "/":
+        raise ValueError(f"mount target {target!r} is not a normal absolute path")
+    if any(_is_below(target, place) for place in _KERNEL_FOLDERS) and not (
+        is_device(mount.source) and _is_below(target, "/dev")
+    ):
+        raise ValueError(f"mount target {target} lies in a folder of the kernel")
+    for needed in ("/usr", "/etc/passwd", *(each.target for each in interpreter_mounts())):
+        if _is_below(needed, target) or _is_below(target, needed):
+            raise ValueError(f"mount target {target} would hide or change {needed}")
+
+
+def is_device(source: Path) -> bool:
+    """Whether `source` is a character device (a GPU node)."""
+    return stat.S_ISCHR(os.stat(source).st_mode)
+
+
+def system_arguments() -> list[str]:
+    """Bubblewrap arguments for the read-only system folders of this host."""
+    arguments = ["--ro-bind", "/usr", "/usr"]
+    for link in _SYSTEM_LINKS:
+        if os.path.islink(link):
+            arguments += ["--symlink", os.readlink(link), link]
+        elif os.path.isdir(link):
+            arguments += ["--ro-bind", link, link]
+    for path in _SYSTEM_FILES:
+        arguments += ["--ro-bind-try", path, path]
+    return arguments
+
+
+def interpreter_arguments(reach: Reach) -> list[str]:
+    """Bubblewrap arguments for the interpreter, with files that may hold passwords masked."""
+    arguments: list[str] = []
+    for mount in interpreter_mounts():
+        arguments += ["--ro-bind", reach(os.path.realpath(mount.source)), mount.target]
+        if (mount.source / "pip.conf").exists():
+            arguments += ["--ro-bind", "/dev/null", f"{mount.target}/pip.conf"]
+    return arguments
+
+
+def mount_arguments(mounts: Iterable[Mount], reach: Reach) -> list[str]:
+    """Bubblewrap arguments for the mounts of a specification, in its order."""
+    arguments: list[str] = []
+    for mount in mounts:
+        source = os.path.realpath(mount.source)
+        if is_device(mount.source):
+            option = "--dev-bind"
+        else:
+            option = "--bind" if mount.writable else "--ro-bind"
+        arguments += [option, reach(source), mount.target]
+    return arguments

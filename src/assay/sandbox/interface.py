@@ -1,0 +1,201 @@
+"""What every sandbox backend offers: the words, the limits and the two protocols."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+DEVNULL = -1
+"""Stands for "no such stream" in `SandboxSpec.stdin`, `stdout` and `stderr`."""
+
+Reason = Literal["exited", "wall", "memory", "cancelled", "cpu"]
+
+
+class SandboxError(RuntimeError):
+    """A program could not be started or cleaned up; says nothing about the program itself."""
+
+
+class SandboxUnavailable(SandboxError):
+    """The backend that was asked for by name does not work on this machine."""
+
+
+class Guarantee(StrEnum):
+    """What a backend holds against the code inside it; `Sandbox.probe` shows which."""
+
+    NO_NETWORK = "no_network"
+    FILES_CONFINED = "files_confined"
+    SECRETS_HIDDEN = "secrets_hidden"
+    PROCESSES_HIDDEN = "processes_hidden"
+    MEMORY_LIMIT = "memory_limit"
+    PROCESS_LIMIT = "process_limit"
+    WALL_LIMIT = "wall_limit"
+    KILL_TREE = "kill_tree"
+    NO_PRIVILEGES = "no_privileges"
+    SYSCALL_FILTER = "syscall_filter"
+
+
+QUICK_GUARANTEES = frozenset(
+    {
+        Guarantee.NO_NETWORK,
+        Guarantee.FILES_CONFINED,
+        Guarantee.SECRETS_HIDDEN,
+        Guarantee.NO_PRIVILEGES,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a program may use.
+
+    `wall_seconds` and `cpu_seconds` are seconds (CPU of the whole tree), `memory_bytes` is for
+    the whole tree, `file_bytes` is the size of any single file it writes.
+    """
+
+    wall_seconds: float
+    memory_bytes: int
+    processes: int = 256
+    open_files: int = 1024
+    file_bytes: int = 1 << 30
+    cpu_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        positive = (
+            self.wall_seconds,
+            self.memory_bytes,
+            self.processes,
+            self.open_files,
+            self.file_bytes,
+            1 if self.cpu_seconds is None else self.cpu_seconds,
+        )
+        if any(value <= 0 for value in positive):
+            raise ValueError(f"limits must be positive: {self}")
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A host file or folder and the absolute path under which the code sees it.
+
+    Under bubblewrap a target may not lie over the system, the interpreter or the kernel's
+    folders. Under a root worker, a read-only source must be readable by other users (its parents
+    need not be), and a writable one belongs to the program's user until the program has ended; no
+    two live programs may share it. A source that is a character device (a GPU node) is passed
+    through as a device.
+    """
+
+    source: Path
+    target: str
+    writable: bool = False
+
+
+@dataclass(frozen=True)
+class SandboxSpec:
+    """One program to start.
+
+    `env` is everything of ours that the program sees besides PATH, HOME and LANG (which it may
+    override). `cwd` and `argv` use paths as the code sees them (`Sandbox.path`). The three
+    streams are descriptors that stay the caller's to close; `DEVNULL` connects nothing.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    mounts: tuple[Mount, ...]
+    cwd: str
+    limits: Limits
+    stdin: int = DEVNULL
+    stdout: int = DEVNULL
+    stderr: int = DEVNULL
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a program ended.
+
+    `code` is the exit code, negative for a signal. `cpu_seconds` covers the whole tree where
+    control groups are there, otherwise it is a lower bound. `peak_memory_bytes` is None when
+    nothing could measure it.
+    """
+
+    reason: Reason
+    code: int
+    wall_seconds: float
+    cpu_seconds: float
+    peak_memory_bytes: int | None
+
+
+@runtime_checkable
+class Handle(Protocol):
+    """A started program."""
+
+    @property
+    def pid(self) -> int:
+        """Process id, on the host, of the outermost process."""
+        ...
+
+    def wait(self, cancel: threading.Event | None = None) -> Exit:
+        """Enforce the limits until the program ends; safe to call again afterwards.
+
+        On overrun or cancellation the program gets SIGTERM, then the backend's grace, then its
+        whole tree is killed. Call it from the thread that called `Sandbox.start` (see there).
+
+        Raises `SandboxError` when the program never started or its tree would not die.
+        """
+        ...
+
+    def kill(self) -> None:
+        """Kill the whole tree now, without grace; may be called from any thread, repeatedly."""
+        ...
+
+
+@runtime_checkable
+class Sandbox(Protocol):
+    """A way of starting programs that are not trusted."""
+
+    @property
+    def name(self) -> str:
+        """`bubblewrap` or `subprocess`."""
+        ...
+
+    @property
+    def isolated(self) -> bool:
+        """Whether the code is kept away from the host; False means: trust the code."""
+        ...
+
+    def path(self, mount: Mount) -> str:
+        """The path under which the code sees `mount`."""
+        ...
+
+    def probe(self, quick: bool = False) -> dict[Guarantee, bool]:
+        """Run small attacks and report which guarantees held.
+
+        With `quick`, only `QUICK_GUARANTEES` (no network, files confined, secrets hidden, no
+        privileges) are tried and reported; the limits on memory, processes and wall clock, the
+        death of the whole tree, hidden processes and the system call filter are left out.
+        """
+        ...
+
+    def start(self, spec: SandboxSpec) -> Handle:
+        """Start a program.
+
+        Under bubblewrap the program dies with the *thread* that started it, so `start` and
+        `Handle.wait` belong in one thread that lives until the program has ended.
+
+        Raises `SandboxError` when it cannot be started, `ValueError` for a malformed spec.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class SandboxSettings:
+    """Everything needed to open a backend in another process; can be pickled.
+
+    `grace_seconds` lie between SIGTERM and the kill. `scratch` is a folder for the probes.
+    """
+
+    name: str
+    _: KW_ONLY
+    grace_seconds: float = 2.0
+    scratch: Path

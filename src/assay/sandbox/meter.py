@@ -1,0 +1,140 @@
+"""Measures what a tree of processes uses: by control group where there is one, else by polling."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from assay.sandbox.cgroups import Group
+from assay.sandbox.interface import Limits
+
+
+@dataclass(frozen=True)
+class Usage:
+    """CPU seconds and peak memory in bytes so far, and whether memory ran out."""
+
+    cpu_seconds: float = 0.0
+    peak_bytes: int | None = None
+    out_of_memory: bool = False
+
+
+def _kernel_children(pid: int) -> list[int] | None:
+    """Children of every thread of `pid`; None where this kernel does not list them."""
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return []
+    found: list[int] = []
+    for thread in threads:
+        try:
+            found.extend(int(word) for word in (thread / "children").read_text().split())
+        except FileNotFoundError:
+            if thread.exists():
+                return None
+        except OSError:
+            continue
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """Process ids of the direct children, without a scan of all processes where possible."""
+    if sys.platform == "linux":
+        listed = _kernel_children(pid)
+        if listed is not None:
+            return listed
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.Error:
+        return []
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Process ids below `pid`, parents first. A daemon that left the tree is not among them."""
+    pending = children(pid)
+    seen: set[int] = set()
+    while pending:
+        child = pending.pop(0)
+        if child not in seen:
+            seen.add(child)
+            yield child
+            pending.extend(children(child))
+
+
+class Meter:
+    """Samples one tree.
+
+    Without a control group, memory is the sum of resident sizes taken every `interval` seconds
+    (shared pages are divided among their users before a tree counts as over its limit), and CPU
+    time misses what lived and died between two samples.
+    """
+
+    def __init__(self, pid: int, limits: Limits, group: Group | None) -> None:
+        self._pid = pid
+        self._limit = limits.memory_bytes
+        self._group = group
+        self._group_memory = group is not None and group.limits_memory
+        self._group_cpu = group is not None and group.counts_cpu
+        self._cpu: dict[tuple[int, float], float] = {}
+        self._peak: int | None = None
+        self._exceeded = False
+        complete = self._group_memory and self._group_cpu
+        self.interval = 0.05 if complete else 0.1
+
+    @property
+    def exact_memory(self) -> bool:
+        """Whether peak memory is counted by the kernel rather than polled."""
+        return self._group_memory
+
+    def sample(self) -> Usage:
+        """The usage so far; never fails for processes that vanish meanwhile."""
+        if not (self._group_memory and self._group_cpu):
+            self._poll_tree()
+        return Usage(self._cpu_seconds(), self._peak_bytes(), self._out_of_memory())
+
+    def _cpu_seconds(self) -> float:
+        if self._group is not None and self._group_cpu:
+            return self._group.cpu_seconds()
+        return sum(self._cpu.values())
+
+    def _peak_bytes(self) -> int | None:
+        if self._group is not None and self._group_memory:
+            return self._group.peak_memory()
+        return self._peak
+
+    def _out_of_memory(self) -> bool:
+        if self._group is not None and self._group_memory:
+            return self._group.out_of_memory()
+        return self._exceeded
+
+    def _poll_tree(self) -> None:
+        processes = []
+        resident = 0
+        for pid in (self._pid, *descendants(self._pid)):
+            try:
+                process = psutil.Process(pid)
+                times = process.cpu_times()
+                self._cpu[pid, process.create_time()] = times.user + times.system
+                resident += process.memory_info().rss
+            except psutil.Error:
+                continue
+            processes.append(process)
+        if resident > self._limit:
+            resident = _proportional(processes)
+        self._peak = max(self._peak or 0, resident)
+        self._exceeded = self._exceeded or resident > self._limit
+
+
+def _proportional(processes: list[psutil.Process]) -> int:
+    """Memory with shared pages divided among their users, where the system can tell."""
+    total = 0
+    for process in processes:
+        try:
+            full = process.memory_full_info()
+            total += int(getattr(full, "pss", full.rss))
+        except psutil.NoSuchProcess:
+            continue
+        except psutil.AccessDenied:
+            total += process.memory_info().rss if process.is_running() else 0
+    return total

@@ -1,0 +1,198 @@
+"""What code inside bubblewrap can reach: nothing but what it was given."""
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.sandbox import Mount
+
+pytestmark = pytest.mark.bubblewrap
+
+
+def test_environment_holds_only_what_was_given(bubblewrap: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("ASSAY_TEST_SECRET", "s3cr3t-canary")
+    code = """
+import glob, os
+print(sorted(os.environ))
+for path in glob.glob("/proc/[0-9]*/environ") + glob.glob("/proc/[0-9]*/cmdline"):
+    try:
+        print(open(path).read())
+    except OSError:
+        pass
+"""
+    ended = bubblewrap.finish(code, env={"GIVEN": "yes"})
+    names = set(json.loads(ended.out.splitlines()[0].replace("'", '"')))
+    assert names == {"GIVEN", "HOME", "LANG", "PATH", "PWD"}
+    assert "s3cr3t-canary" not in ended.out
+
+
+def test_given_variables_win_over_ours(bubblewrap: Any) -> None:
+    ended = bubblewrap.finish("import os; print(os.environ['HOME'])", env={"HOME": "/usr"})
+    assert ended.out == "/usr\n"
+
+
+def test_host_files_are_not_there(bubblewrap: Any, tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    canary.write_text("canary")
+    canary.chmod(0o644)
+    paths = [str(canary), "/etc/shadow", "/etc/hostname", "/home", "/var", "/run", "/sys"]
+    paths += [
+        str(Path(__file__).parents[2] / "pyproject.toml"),
+        str(Path(__file__).parents[2] / "src"),
+    ]
+    code = f"import os; print([path for path in {paths!r} if os.path.exists(path)])"
+    assert bubblewrap.finish(code).out == "[]\n"
+    assert all(os.path.exists(path) for path in paths)  # the control: they exist outside
+
+
+def test_no_network(bubblewrap: Any, plain: Any) -> None:
+    code = """
+import socket, sys
+try:
+    socket.create_connection(("127.0.0.1", {port}), timeout=2).close()
+    print("connected")
+except OSError as error:
+    print("refused", error.errno)
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+try:
+    udp.sendto(b"x", ("192.0.2.1", 53))
+    print("sent")
+except OSError as error:
+    print("unreachable", error.errno)
+print([name for _, name in socket.if_nameindex()])
+"""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        filled = code.replace("{port}", str(listener.getsockname()[1]))
+        assert plain.finish(filled).out.startswith("connected\n")
+        inside = bubblewrap.finish(filled).out.splitlines()
+    assert inside[0].startswith("refused")
+    assert inside[1].startswith("unreachable")
+    assert inside[2] == "['lo']"
+
+
+def test_system_is_read_only(bubblewrap: Any) -> None:
+    code = f"""
+import os
+for path in ("/x", "/usr/x", "/etc/x", "/dev/x", "/proc/x", {sys.prefix!r} + "/x",
+             {sys.base_prefix!r} + "/x", "/etc/passwd"):
+    try:
+        open(path, "w").close()
+        print("wrote", path)
+    except OSError:
+        pass
+open("/tmp/x", "w").close()
+open("/dev/shm/x", "w").close()
+print("done")
+"""
+    assert bubblewrap.finish(code).out == "done\n"
+
+
+def test_writes_stay_in_the_workspace(bubblewrap: Any, workspace: Mount, tmp_path: Path) -> None:
+    read_only = tmp_path / "data"
+    read_only.mkdir()
+    (read_only / "part.txt").write_text("data")
+    code = """
+print(open("given.txt").read(), open("/data/part.txt").read())
+open("result.txt", "w").write("result")
+for path in ("/data/new", "/data/part.txt", "/job/../outside", "../outside"):
+    try:
+        open(path, "w").close()
+        print("wrote", path)
+    except OSError:
+        pass
+"""
+    mounts = (workspace, Mount(read_only, "/data"))
+    assert bubblewrap.finish(code, mounts=mounts, cwd="/job").out == "given data\n"
+    assert (workspace.source / "result.txt").read_text() == "result"
+    assert (read_only / "part.txt").read_text() == "data"
+    assert sorted(path.name for path in read_only.iterdir()) == ["part.txt"]
+
+
+def test_processes_of_the_host_are_hidden(bubblewrap: Any) -> None:
+    code = "import os; print(sum(name.isdigit() for name in os.listdir('/proc')))"
+    assert int(bubblewrap.finish(code).out) <= 3
+
+
+def test_descriptors_are_not_inherited(bubblewrap: Any, tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    canary.write_text("canary")
+    descriptor = os.open(canary, os.O_RDONLY)
+    os.set_inheritable(descriptor, True)
+    code = """
+import os
+def is_open(number):
+    try:
+        os.fstat(number)
+        return True
+    except OSError:
+        return False
+print([number for number in range(1024) if is_open(number)])
+"""
+    try:
+        assert bubblewrap.finish(code).out == "[0, 1, 2]\n"
+    finally:
+        os.close(descriptor)
+
+
+def test_nobody_is_root(bubblewrap: Any) -> None:
+    code = """
+import os, time
+fields = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
+print(os.getuid(), os.geteuid(), int(fields["CapEff"], 16), int(fields["NoNewPrivs"]),
+      int(fields["Seccomp"]), flush=True)
+try:
+    os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY)
+    print("host root")
+except OSError:
+    pass
+print("ready", flush=True)
+time.sleep(10)
+"""
+    started = bubblewrap.start(code)
+    try:
+        started.printed("ready")
+        outside = Path(f"/proc/{started.handle.pid}/status").read_text()
+        users = next(line for line in outside.splitlines() if line.startswith("Uid:")).split()[1:]
+        assert "0" not in users
+        assert len(set(users)) == 1
+    finally:
+        started.handle.kill()
+    uid, effective, capabilities, no_new, seccomp = started.out.read_text().split()[:5]
+    assert uid == effective == users[0]
+    assert (capabilities, no_new, seccomp) == ("0", "1", "2")
+    assert "host root" not in started.out.read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root lends users")
+def test_two_sandboxes_have_two_users(bubblewrap: Any) -> None:
+    code = (
+        "import os, time; print(os.getuid(), flush=True); print('.', flush=True); time.sleep(10)"
+    )
+    pair = [bubblewrap.start(code) for _ in range(2)]
+    try:
+        for started in pair:
+            started.printed(".")
+        users = {started.out.read_text().split()[0] for started in pair}
+    finally:
+        for started in pair:
+            started.handle.kill()
+    assert len(users) == 2
+
+
+def test_torch_works_inside(bubblewrap: Any) -> None:
+    pytest.importorskip("torch")
+    code = """
+import torch
+model = torch.nn.Linear(8, 1)
+loss = model(torch.ones(4, 8)).square().mean()
+loss.backward()
+print(bool(torch.isfinite(model.weight.grad).all()))
+"""
+    options = {"flags": (), "memory": 4 << 30, "wall": 60.0}
+    ended = bubblewrap.finish(code, env={"OMP_NUM_THREADS": "1"}, **options)
+    assert ended.out == "True\n"

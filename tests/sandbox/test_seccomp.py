@@ -1,0 +1,145 @@
+"""The system call filter: its shape, and what it refuses inside bubblewrap."""
+
+import platform
+import struct
+from typing import Any
+
+import pytest
+
+from assay.sandbox import seccomp
+
+needs_filter = pytest.mark.skipif(not seccomp.supported(), reason="no filter for this machine")
+
+ALLOW, KILL = 0x7FFF0000, 0x80000000
+EPERM, ENOSYS = 0x00050001, 0x00050026
+
+
+def judge(program: bytes, architecture: int, number: int, *arguments: int) -> int:
+    """Interpret a filter as the kernel would; returns its verdict."""
+    padded = (arguments + (0,) * 6)[:6]
+    data = struct.pack("<IIQ6Q", number & 0xFFFFFFFF, architecture, 0, *padded)
+    instructions = list(struct.iter_unpack("=HBBI", program))
+    position, accumulator = 0, 0
+    while True:
+        code, if_true, if_false, value = instructions[position]
+        position += 1
+        if code == 0x20:
+            (accumulator,) = struct.unpack_from("<I", data, value)
+        elif code == 0x06:
+            return int(value)
+        else:
+            test = {
+                0x15: accumulator == value,
+                0x35: accumulator >= value,
+                0x45: bool(accumulator & value),
+            }[code]
+            position += if_true if test else if_false
+
+
+X86, ARM = ("x86_64", 0xC000003E), ("aarch64", 0xC00000B7)
+
+
+@pytest.mark.parametrize(
+    ("machine", "number", "arguments", "verdict"),
+    [
+        (X86, 0, (), ALLOW),  # read
+        (X86, 59, (), ALLOW),  # execve
+        (X86, 101, (), EPERM),  # ptrace
+        (X86, 425, (), EPERM),  # io_uring_setup
+        (X86, 56, (0x11,), ALLOW),  # fork
+        (X86, 56, (0x10000000,), EPERM),  # clone(CLONE_NEWUSER)
+        (X86, 435, (), ENOSYS),  # clone3
+        (X86, 41, (1,), ALLOW),  # AF_UNIX
+        (X86, 41, (2, 1), ALLOW),  # AF_INET
+        (X86, 41, (40,), EPERM),  # AF_VSOCK
+        (X86, 41, (2**32 + 40,), EPERM),  # the kernel ignores the high half
+        (X86, 41, (16, 3, 0), ALLOW),  # routing netlink
+        (X86, 41, (16, 3, 12), EPERM),  # netfilter
+        (X86, 53, (40,), EPERM),  # socketpair
+        (X86, 16, (0, 0x5412), EPERM),  # ioctl(TIOCSTI)
+        (X86, 16, (0, 0x5413), ALLOW),  # ioctl(TIOCGWINSZ)
+        (X86, 302, (), ALLOW),  # prlimit64
+        (X86, 457, (), ENOSYS),  # statmount, newer than the table
+        (X86, 0x40000000 | 101, (), KILL),  # x32
+        (ARM, 63, (), ALLOW),  # read
+        (ARM, 117, (), EPERM),  # ptrace
+        (ARM, 97, (), EPERM),  # unshare
+        (ARM, 220, (0x20000,), EPERM),  # clone(CLONE_NEWNS)
+        (ARM, 198, (40,), EPERM),  # AF_VSOCK
+        (ARM, 198, (10,), ALLOW),  # AF_INET6
+        (ARM, 29, (0, 0x5412), EPERM),  # ioctl(TIOCSTI)
+    ],
+)
+def test_verdicts(
+    machine: tuple[str, int], number: int, arguments: tuple[int, ...], verdict: int
+) -> None:
+    name, token = machine
+    assert judge(seccomp.build_filter(name), token, number, *arguments) == verdict
+
+
+def test_foreign_calls_kill() -> None:
+    i386 = 0x40000003
+    assert judge(seccomp.build_filter("x86_64"), i386, 0) == KILL
+
+
+def test_unknown_architectures_are_not_claimed() -> None:
+    assert not seccomp.supported("riscv64")
+    with pytest.raises(KeyError):
+        seccomp.build_filter("riscv64")
+
+
+CALLS = """
+import ctypes, socket, os
+library = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    ctypes.set_errno(0)
+    library.syscall(*(ctypes.c_long(argument) for argument in arguments))
+    return ctypes.get_errno()
+for name, arguments in {calls}.items():
+    print(name, call(*arguments))
+for family in (40, 38, 17, 31):
+    try:
+        socket.socket(family, socket.SOCK_STREAM if family == 40 else socket.SOCK_RAW)
+        print(family, 0)
+    except OSError as error:
+        print(family, error.errno)
+for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6):
+    socket.socket(family, socket.SOCK_STREAM).close()
+left, right = socket.socketpair()
+import threading
+thread = threading.Thread(target=lambda: left.send(b"threads work"))
+thread.start()
+thread.join()
+print(right.recv(100).decode())
+"""
+
+
+@pytest.mark.bubblewrap
+@needs_filter
+def test_calls_are_refused(bubblewrap: Any) -> None:
+    column = {"x86_64": 0, "aarch64": 1}[platform.machine()]
+    numbers = {
+        "ptrace": ((101, 117), (0, 0, 0, 0)),
+        "unshare": ((272, 97), (0x10000000,)),
+        "io_uring_setup": ((425, 425), (1, 0)),
+        "mount": ((165, 40), (0, 0, 0, 0)),
+        "process_vm_readv": ((310, 270), (1, 0, 0, 0, 0, 0)),
+        "bpf": ((321, 280), (0, 0, 0)),
+        "keyctl": ((250, 219), (0, 0)),
+    }
+    calls = {name: (number[column], *rest) for name, (number, rest) in numbers.items()}
+    ended = bubblewrap.finish(CALLS.replace("{calls}", repr(calls)))
+    *refused, last = ended.out.splitlines()
+    assert last == "threads work"
+    assert {line.split()[0]: line.split()[1] for line in refused} == {
+        **dict.fromkeys(numbers, "1"),
+        **dict.fromkeys(("40", "38", "17", "31"), "1"),
+    }
+
+
+@pytest.mark.bubblewrap
+@needs_filter
+def test_two_launches_each_have_a_filter(bubblewrap: Any) -> None:
+    code = "print([line for line in open('/proc/self/status') if line.startswith('Seccomp:')])"
+    assert "\\t2" in bubblewrap.finish(code).out
+    assert "\\t2" in bubblewrap.finish(code).out
