@@ -1,0 +1,1 @@
+"""The Implementer API and the implement loop."""

@@ -1,0 +1,127 @@
+"""The Implementer API as a FastAPI app."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Any
+
+from fastapi import Depends, FastAPI
+from fastapi.routing import APIRoute
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from assay.contracts.base import Problem
+from services.implementer import problems
+from services.implementer.context import Context
+from services.implementer.dependencies import refuse_unknown_parameters
+from services.implementer.routers import (
+    batches,
+    environments,
+    experiments,
+    internal,
+    measurements,
+    meta,
+    searches,
+)
+
+_CONTENT = {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+#: Every endpoint may answer with a problem; FastAPI would describe its own error shape for 422.
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": _CONTENT}
+    for status, text in (
+        (400, "Malformed JSON, or a wrong parameter"),
+        (401, "No valid API key"),
+        (404, "Not found"),
+        (409, "Not possible in the current state"),
+        (413, "The body is too large"),
+        (422, "A field is wrong"),
+        (503, "A store cannot be used now"),
+    )
+}
+
+
+def create_app(context: Context, *, allowed_hosts: list[str] | None = None) -> FastAPI:
+    """The app. `allowed_hosts` guards a server on this machine against DNS rebinding."""
+    app = FastAPI(
+        title="Assay",
+        version=metadata.version("assay"),
+        description="Ideas in, measured results out.",
+        docs_url=None,  # the bundled pages load scripts from a CDN
+        redoc_url=None,
+        generate_unique_id_function=_operation_id,
+        dependencies=[Depends(refuse_unknown_parameters)],
+        responses=_RESPONSES,
+    )
+    app.state.context = context
+    problems.install(app)
+    for module in (batches, experiments, measurements, environments, searches):
+        app.include_router(module.router, prefix="/v1")
+    app.include_router(meta.router)
+    app.include_router(internal.router, prefix="/internal/v1")
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.add_middleware(BodyLimit, limit=context.settings.max_body_bytes)
+    if allowed_hosts:
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    tag = str(route.tags[0]) if route.tags else "meta"
+    return f"{tag}_{route.name.strip('_')}"
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        described = FastAPI.openapi(app)
+        models = described["components"]["schemas"]
+        problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+        models.update(problem.pop("$defs", {}))
+        models["Problem"] = problem
+        models.pop("HTTPValidationError", None)
+        models.pop("ValidationError", None)
+    return app.openapi_schema or {}
+
+
+class BodyLimit:
+    """Refuse bodies that are larger than `limit` bytes before they are read into memory.
+
+    Artifacts have a limit of their own.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or "/artifacts/" in scope["path"]:
+            await self._app(scope, receive, send)
+            return
+        size = 0
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self._limit:
+                raise TooLargeError
+            return message
+
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        try:
+            if declared.isdigit() and int(declared) > self._limit:
+                raise TooLargeError
+            await self._app(scope, counted, send)
+        except TooLargeError:
+            await self._refuse(scope, receive, send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        detail = f"the body is larger than {self._limit} bytes; split the batch"
+        response = problems.answer(
+            Request(scope), 413, "The body is too large", "body_too_large", detail
+        )
+        await response(scope, receive, send)
+
+
+class TooLargeError(Exception):
+    """The body of a request passed the limit."""

@@ -1,0 +1,80 @@
+"""What the API and the implement loop work with."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from sqlalchemy.orm import Session
+
+from assay.environments.catalog import Catalog
+from assay.storage.database import Database
+from assay.storage.objects import ObjectStore
+from services.implementer.settings import ImplementerSettings
+
+
+class Doorbells:
+    """Wakes requests that wait for news of a worker. Missing a ring only costs time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[str, set[tuple[asyncio.AbstractEventLoop, asyncio.Event]]] = (
+            defaultdict(set)
+        )
+        self._missed: set[str] = set()
+
+    def ring(self, key: str) -> None:
+        """Wake whoever waits for `key`, or the next one to wait. Callable from any thread."""
+        with self._lock:
+            waiting = self._waiting.pop(key, None)
+            if not waiting:
+                self._missed.add(key)
+                return
+        for loop, event in waiting:
+            loop.call_soon_threadsafe(event.set)
+
+    async def wait(self, key: str, seconds: float) -> bool:
+        """Wait for a ring, at most so long. Whether it rang."""
+        event, loop = asyncio.Event(), asyncio.get_running_loop()
+        with self._lock:
+            if key in self._missed:
+                self._missed.discard(key)
+                return True
+            self._waiting[key].add((loop, event))
+        try:
+            await asyncio.wait_for(event.wait(), seconds)
+        except TimeoutError:
+            return False
+        finally:
+            with self._lock:
+                self._waiting[key].discard((loop, event))
+        return True
+
+
+def _nobody() -> None:
+    """Nobody relays messages in this process."""
+
+
+@dataclass
+class Context:
+    """The parts of a running implementer."""
+
+    db: Database
+    store: ObjectStore
+    catalog: Catalog
+    settings: ImplementerSettings
+    variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    doorbells: Doorbells = field(default_factory=Doorbells)
+    on_commit: Callable[[], None] = _nobody
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A write transaction; whoever relays messages is woken after the commit."""
+        with self.db.write() as session:
+            yield session
+        self.on_commit()

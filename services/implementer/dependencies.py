@@ -1,0 +1,117 @@
+"""What endpoints ask for: the context, who is asking, a page, and no unknown parameters."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Header, HTTPException, Query, Request
+from fastapi.dependencies.models import Dependant
+
+from assay.storage import schema, workers
+from services.implementer.context import Context
+from services.implementer.problems import BadParameter
+
+LOCAL_OWNER = "local"
+MAX_PAGE = 200
+
+
+def get_context(request: Request) -> Context:
+    """The context of the app."""
+    context: Context = request.app.state.context
+    return context
+
+
+ContextDep = Annotated[Context, Depends(get_context)]
+
+
+def get_owner(context: ContextDep, authorization: Annotated[str | None, Header()] = None) -> str:
+    """Whose API key was sent; `local` where no keys are configured."""
+    keys = context.settings.api_keys
+    if not keys:
+        return LOCAL_OWNER
+    sent = bearer(authorization)
+    for owner, key in keys.items():
+        if sent and hmac.compare_digest(sent.encode(), key.get_secret_value().encode()):
+            return owner
+    raise HTTPException(
+        401, "send a valid API key: `Authorization: Bearer …`", {"WWW-Authenticate": "Bearer"}
+    )
+
+
+OwnerDep = Annotated[str, Depends(get_owner)]
+
+
+def get_worker(context: ContextDep, authorization: Annotated[str | None, Header()] = None) -> str:
+    """The id of the worker whose token was sent."""
+    token = bearer(authorization)
+    worker: schema.Worker | None = None
+    if token:
+        with context.db.read() as session:
+            worker = workers.by_token(session, token)
+    if worker is None:
+        raise HTTPException(401, "send a valid worker token", {"WWW-Authenticate": "Bearer"})
+    return worker.id
+
+
+WorkerDep = Annotated[str, Depends(get_worker)]
+
+
+def bearer(authorization: str | None) -> str | None:
+    """The token of an `Authorization: Bearer` header."""
+    scheme, _, token = (authorization or "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" and token.strip() else None
+
+
+@dataclass(frozen=True)
+class PageRequest:
+    """Which page of a list is asked for."""
+
+    limit: int
+    cursor: str | None
+
+
+def get_page(
+    limit: Annotated[int, Query(ge=1, description=f"At most {MAX_PAGE}; more is cut.")] = 50,
+    cursor: Annotated[str | None, Query(max_length=500)] = None,
+) -> PageRequest:
+    """The page asked for; a limit that is too large is cut, not refused."""
+    return PageRequest(min(limit, MAX_PAGE), cursor)
+
+
+PageDep = Annotated[PageRequest, Depends(get_page)]
+KeyDep = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=255,
+        description="Repeating a request under the same key does not carry it out again.",
+    ),
+]
+
+
+def refuse_unknown_parameters(request: Request) -> None:
+    """A misspelt parameter must not be ignored: it would silently change what is asked."""
+    route = request.scope.get("route")
+    dependant = getattr(route, "dependant", None)
+    if dependant is None:
+        return
+    known = _query_names(dependant)
+    for name, value in request.query_params.multi_items():
+        if name not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            raise BadParameter(
+                f"unknown query parameter {name!r}; this endpoint takes: {listed}",
+                code="unknown_parameter",
+            )
+        if "\x00" in value:
+            raise BadParameter.field(name, "must not contain NUL bytes", "invalid_parameter")
+    if "\x00" in request.url.path or "%00" in str(request.url):
+        raise BadParameter("the path must not contain NUL bytes")
+
+
+def _query_names(dependant: Dependant) -> set[str]:
+    names = {p.alias for p in dependant.query_params}
+    return names.union(*(_query_names(d) for d in dependant.dependencies))

@@ -1,0 +1,57 @@
+"""Cursor pages: a cursor is opaque and bound to the filter it was made for."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from assay.contracts.base import Page
+from assay.domain.hashing import derive_seed
+from services.implementer.dependencies import PageRequest
+from services.implementer.problems import BadParameter
+
+Row = TypeVar("Row")
+Body = TypeVar("Body")
+
+
+def after(page: PageRequest, filters: dict[str, Any]) -> Any:
+    """The key after which the page starts, or None for the first page.
+
+    Raises:
+        BadParameter: the cursor was not made by this endpoint with these filters.
+    """
+    if page.cursor is None:
+        return None
+    try:
+        decoded = json.loads(base64.urlsafe_b64decode(page.cursor.encode()))
+        key, bound_to = decoded
+    except (ValueError, binascii.Error, TypeError):
+        raise BadParameter.field(
+            "cursor", "not a cursor of this API; pass `next_cursor` as it came"
+        ) from None
+    if bound_to != _fingerprint(filters):
+        raise BadParameter.field("cursor", "made for other filters; start again without a cursor")
+    return key
+
+
+def page_of(
+    rows: Sequence[Row],
+    page: PageRequest,
+    filters: dict[str, Any],
+    key: Callable[[Row], Any],
+    body: Callable[[Row], Body],
+) -> Page[Body]:
+    """A page from up to `limit + 1` rows: the extra one only tells that there is more."""
+    shown = rows[: page.limit]
+    cursor = None
+    if len(rows) > page.limit:
+        text = json.dumps([key(shown[-1]), _fingerprint(filters)])
+        cursor = base64.urlsafe_b64encode(text.encode()).decode()
+    return Page(data=[body(row) for row in shown], next_cursor=cursor)
+
+
+def _fingerprint(filters: dict[str, Any]) -> str:
+    return f"{derive_seed(json.dumps(filters, sort_keys=True, default=str)):x}"

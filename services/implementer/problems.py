@@ -1,0 +1,142 @@
+"""Errors as `application/problem+json` (RFC 9457)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from assay.contracts.base import Problem, ProblemField
+from assay.domain.errors import (
+    AssayError,
+    Conflict,
+    Fenced,
+    FieldError,
+    InvalidInput,
+    NotFound,
+    Unavailable,
+)
+from assay.domain.ids import new_id
+
+log = logging.getLogger(__name__)
+MEDIA_TYPE = "application/problem+json"
+_STATUS: list[tuple[type[AssayError], int, str]] = [
+    (InvalidInput, 422, "The request is not valid"),
+    (NotFound, 404, "Not found"),
+    (Fenced, 409, "The lease has passed to somebody else"),
+    (Conflict, 409, "Not possible in the current state"),
+    (Unavailable, 503, "Temporarily unavailable"),
+]
+_RETRY_AFTER = {"Retry-After": "5"}
+
+
+class BadParameter(InvalidInput):
+    """A query or path parameter is wrong."""
+
+    code = "invalid_parameter"
+
+
+def answer(
+    request: Request,
+    status: int,
+    title: str,
+    code: str,
+    detail: str,
+    fields: list[ProblemField] | None = None,
+    headers: dict[str, str] | None = None,
+) -> JSONResponse:
+    """A problem as a response."""
+    problem = Problem(
+        type=f"/docs/errors#{code}",
+        title=title,
+        status=status,
+        code=code,
+        detail=detail,
+        instance=request.url.path,
+        request_id=request_id(request),
+        errors=fields or [],
+    )
+    return JSONResponse(problem.model_dump(mode="json"), status, headers, MEDIA_TYPE)
+
+
+def request_id(request: Request) -> str:
+    """The id of a request, made when it is first asked for."""
+    state: Any = request.state
+    if not hasattr(state, "request_id"):
+        state.request_id = new_id("req")
+    return str(state.request_id)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the app with a problem."""
+    app.add_exception_handler(AssayError, _library_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def _library_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, AssayError)
+    fields = [_field(f) for f in getattr(error, "fields", ())]
+    if isinstance(error, BadParameter):
+        return answer(request, 400, "A parameter is wrong", error.code, str(error), fields)
+    for kind, status, title in _STATUS:
+        if isinstance(error, kind):
+            headers = _RETRY_AFTER if status == 503 else None
+            return answer(request, status, title, error.code, str(error), fields, headers)
+    return answer(request, 500, "Internal error", error.code, str(error), fields)
+
+
+def _field(error: FieldError) -> ProblemField:
+    return ProblemField(pointer=error.pointer, code=error.code, message=error.message)
+
+
+def _validation_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    details = error.errors()
+    first = details[0]
+    if first["type"] == "json_invalid":
+        reason = first.get("ctx", {}).get("error", "")
+        position = first["loc"][-1]
+        detail = f"the body is not valid JSON: {reason} at character {position}"
+        return answer(request, 400, "Malformed JSON", "malformed_json", detail)
+    fields = [
+        ProblemField(
+            pointer=pointer(e["loc"]),
+            code=str(e["type"]),
+            message=str(e["msg"]).removeprefix("Value error, "),
+        )
+        for e in details[:20]
+    ]
+    detail = "; ".join(f"{f.pointer}: {f.message}" for f in fields)
+    if first["loc"][0] in ("query", "path"):
+        return answer(request, 400, "A parameter is wrong", "invalid_parameter", detail, fields)
+    return answer(request, 422, "The request is not valid", "validation_failed", detail, fields)
+
+
+def pointer(location: tuple[Any, ...]) -> str:
+    """A JSON pointer into the body, or the name of a parameter or header."""
+    if location and location[0] in ("query", "path", "header"):
+        return ".".join(map(str, location[1:]))
+    return "/" + "/".join(str(part) for part in location[1:])
+
+
+def _http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    codes = {401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed"}
+    code = codes.get(error.status_code, "http_error")
+    headers = dict(error.headers) if error.headers else None
+    detail = error.detail
+    if error.status_code == 404 and detail == "Not Found":
+        detail = f"there is no {request.method} {request.url.path}; see /openapi.json"
+    return answer(request, error.status_code, error.detail, code, detail, headers=headers)
+
+
+def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    log.exception("request %s failed", request_id(request), exc_info=error)
+    detail = "an unexpected error; the server's log has it under this request_id"
+    return answer(request, 500, "Internal error", "internal", detail)

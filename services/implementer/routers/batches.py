@@ -1,0 +1,166 @@
+"""Batches: create, read, list, cancel, follow."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import JSONResponse
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from assay.contracts.base import Page
+from assay.contracts.batch import BatchBody, BatchRequest, EventBody
+from assay.domain.states import BatchState
+from assay.storage import batches, idempotency, schema
+from assay.storage.rows import get
+from services.implementer import pricing, submission
+from services.implementer.context import Context
+from services.implementer.dependencies import ContextDep, KeyDep, OwnerDep, PageDep
+from services.implementer.paging import after, page_of
+from services.implementer.streams import event_page, event_stream, wants_stream
+from services.implementer.views.batches import batch_body
+
+router = APIRouter(tags=["batches"])
+
+
+@router.post(
+    "/batches",
+    status_code=202,
+    response_model=BatchBody,
+    responses={200: {"description": "With `dry_run`: what it would cost; nothing is stored."}},
+)
+def create(
+    request: BatchRequest,
+    context: ContextDep,
+    owner: OwnerDep,
+    key: KeyDep = None,
+    dry_run: Annotated[bool, Query(description="Check and price only.")] = False,
+) -> Response:
+    """Submit ideas. The batch is the long-running operation: poll it or follow its events."""
+    environment = submission.check_batch(context, request)
+    if dry_run:
+        return JSONResponse(pricing.dry_run(request, environment))
+    environment_id = submission.register(context, environment)
+
+    def action(session: Session) -> tuple[int, dict[str, Any]]:
+        hardware_class = submission.choose_hardware_class(
+            session, environment, request.profile, request.hardware_class
+        )
+        batch_id = batches.create(
+            context.db, session, request, owner, environment_id, hardware_class
+        )
+        batch = get(session, schema.Batch, batch_id, "batch")
+        return 202, batch_body(session, batch).model_dump(mode="json")
+
+    fingerprint = idempotency.fingerprint("POST /v1/batches", request.model_dump_json())
+    done = idempotency.once(context.db, owner, key, fingerprint, action)
+    context.on_commit()
+    headers = {"Location": done.body["links"]["self"]}
+    if done.replayed:
+        headers["Idempotent-Replayed"] = "true"
+    return JSONResponse(done.body, done.status, headers)
+
+
+@router.get("/batches")
+def list_(
+    context: ContextDep,
+    owner: OwnerDep,
+    page: PageDep,
+    environment: str | None = None,
+    state: BatchState | None = None,
+    search: str | None = None,
+) -> Page[BatchBody]:
+    """Batches, newest first."""
+    filters = {"environment": environment, "state": state, "search": search}
+    query = select(schema.Batch).where(schema.Batch.owner == owner)
+    if environment is not None:
+        query = query.join(
+            schema.Environment, schema.Environment.id == schema.Batch.environment_id
+        ).where((schema.Environment.name == environment) | (schema.Environment.id == environment))
+    if state is not None:
+        query = query.where(schema.Batch.state == state.value)
+    if search is not None:
+        query = query.where(schema.Batch.search_id == search)
+    last = after(page, filters)
+    if last is not None:
+        query = query.where(schema.Batch.id < str(last))
+    with context.db.read() as session:
+        rows = session.scalars(query.order_by(schema.Batch.id.desc()).limit(page.limit + 1)).all()
+        return page_of(rows, page, filters, lambda r: r.id, lambda r: batch_body(session, r))
+
+
+def owned_batch(session: Session, batch_id: str, owner: str) -> schema.Batch:
+    """A batch of that owner. Raises NotFound, also for another owner's."""
+    batch = get(session, schema.Batch, batch_id, "batch")
+    return batch if batch.owner == owner else get(session, schema.Batch, "", "batch")
+
+
+@router.get("/batches/{batch_id}", response_model=BatchBody)
+def read(
+    batch_id: str,
+    context: ContextDep,
+    owner: OwnerDep,
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Response:
+    """A batch. Send the `ETag` back as `If-None-Match` to be told 304 while nothing changed."""
+    with context.db.read() as session:
+        batch = owned_batch(session, batch_id, owner)
+        body = batch_body(session, batch)
+    tag = _tag(body, batch.version)
+    headers = {"ETag": tag}
+    if body.finished_at is None:
+        headers["Retry-After"] = "1"
+    if if_none_match == tag:
+        return Response(status_code=304, headers=headers)
+    return JSONResponse(body.model_dump(mode="json"), headers=headers)
+
+
+def _tag(body: BatchBody, version: int) -> str:
+    # The baseline is shared between batches, so it is not covered by the batch's version.
+    measured = f"{body.baseline.n}-{body.baseline.pending}" if body.baseline else ""
+    return f'"{version}-{measured}"'
+
+
+@router.post("/batches/{batch_id}/cancel")
+def cancel(batch_id: str, context: ContextDep, owner: OwnerDep) -> BatchBody:
+    """Cancel what has not finished. Repeating it changes nothing."""
+    with context.write() as session:
+        owned_batch(session, batch_id, owner)
+        batches.cancel(context.db, session, batch_id)
+    with context.db.read() as session:
+        return batch_body(session, get(session, schema.Batch, batch_id, "batch"))
+
+
+@router.get(
+    "/batches/{batch_id}/events",
+    response_model=Page[EventBody],
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
+async def events(
+    batch_id: str,
+    request: Request,
+    context: ContextDep,
+    owner: OwnerDep,
+    page: PageDep,
+    after_id: Annotated[int, Query(alias="after", ge=0)] = 0,
+    last_event_id: Annotated[int | None, Header(ge=0)] = None,
+) -> Any:
+    """What changed: a page of JSON, or a stream with `Accept: text/event-stream`.
+
+    A stream resumes after `Last-Event-ID` and ends after `batch.finished`.
+    """
+    start = max(after_id, last_event_id or 0)
+    if wants_stream(request):
+        with context.db.read() as session:
+            owned_batch(session, batch_id, owner)
+        return event_stream(request, context, batch_id, start)
+    return _event_page(context, batch_id, owner, start, page.limit)
+
+
+def _event_page(
+    context: Context, batch_id: str, owner: str, start: int, limit: int
+) -> Page[EventBody]:
+    with context.db.read() as session:
+        owned_batch(session, batch_id, owner)
+        return Page(data=event_page(session, batch_id, start, limit))

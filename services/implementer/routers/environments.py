@@ -1,0 +1,105 @@
+"""Environments: list, read, codebase, baseline."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import Field
+from sqlalchemy.orm import Session
+
+from assay.contracts.base import Name, Page, Request
+from assay.contracts.environment import BaselineBody, CodebaseFiles, EnvironmentBody
+from assay.environments.catalog import Environment
+from assay.storage import batches, schema
+from assay.storage.measurements import Terms
+from assay.storage.rows import get
+from services.implementer import submission
+from services.implementer.context import Context
+from services.implementer.dependencies import ContextDep, OwnerDep, get_owner
+from services.implementer.views.environments import baseline_body, environment_body
+
+router = APIRouter(tags=["environments"], dependencies=[Depends(get_owner)])
+
+
+class BaselineRequest(Request):
+    """Measure the unmodified codebase on these seeds; those already measured are kept."""
+
+    profile: Name
+    seeds: list[Annotated[int, Field(ge=0, le=2**31 - 1)]] = Field(
+        [0, 1, 2, 3, 4], min_length=1, max_length=64
+    )
+    hardware_class: Name | None = None
+
+
+@router.get("/environments")
+def list_(context: ContextDep) -> Page[EnvironmentBody]:
+    """The environments this service knows."""
+    return Page(data=[environment_body(e) for e in context.catalog.all()])
+
+
+@router.get("/environments/{name}")
+def read(name: str, context: ContextDep) -> EnvironmentBody:
+    """A research problem: statement, metric, profiles."""
+    return environment_body(context.catalog.get(name))
+
+
+@router.get("/environments/{name}/codebase")
+def codebase(name: str, context: ContextDep) -> CodebaseFiles:
+    """The baseline codebase: everything an idea may read and change."""
+    environment = context.catalog.get(name)
+    return CodebaseFiles(id=environment.codebase_hash, files=environment.codebase)
+
+
+@router.get("/environments/{name}/baseline")
+def baseline(
+    name: str,
+    context: ContextDep,
+    profile: Annotated[str, Query(description="A profile of the environment.")],
+    hardware_class: str | None = None,
+) -> BaselineBody:
+    """The baseline as measured on this service."""
+    environment = context.catalog.get(name)
+    environment.profile(profile)
+    submission.register(context, environment)
+    with context.db.read() as session:
+        chosen = submission.choose_hardware_class(session, environment, profile, hardware_class)
+        return _body(session, environment, profile, chosen)
+
+
+@router.post("/environments/{name}/baseline", status_code=202)
+def measure_baseline(
+    name: str, request: BaselineRequest, context: ContextDep, owner: OwnerDep
+) -> BaselineBody:
+    """Ask for the baseline on some seeds; it is there when `pending` is 0."""
+    environment = context.catalog.get(name)
+    environment.profile(request.profile)
+    context.store.check()
+    environment_id = submission.register(context, environment)
+    hardware_class = _hardware_class(context, environment, request)
+    with context.write() as session:
+        batches.request_baseline(
+            context.db,
+            session,
+            get(session, schema.Environment, environment_id, "environment"),
+            request.profile,
+            hardware_class,
+            list(dict.fromkeys(request.seeds)),
+            Terms(owner, needs_isolation=False),
+        )
+        return _body(session, environment, request.profile, hardware_class)
+
+
+def _hardware_class(context: Context, environment: Environment, request: BaselineRequest) -> str:
+    with context.db.read() as session:
+        return submission.choose_hardware_class(
+            session, environment, request.profile, request.hardware_class
+        )
+
+
+def _body(
+    session: Session, environment: Environment, profile: str, hardware_class: str
+) -> BaselineBody:
+    row = get(session, schema.Environment, environment.id, "environment")
+    metric = environment.manifest.metric.name
+    return baseline_body(session, row, metric, profile, hardware_class)

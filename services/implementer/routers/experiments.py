@@ -1,0 +1,225 @@
+"""Experiments and their implementations: read, list, cancel; diff, logs, curves, result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import PlainTextResponse
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from assay.contracts.base import Page
+from assay.contracts.batch import (
+    CurvePoint,
+    ExperimentBody,
+    ImplementationBody,
+    ResultBody,
+)
+from assay.domain.errors import NotFound
+from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState
+from assay.patching import unified_diff
+from assay.storage import batches, environments, schema
+from assay.storage.rows import get
+from services.implementer import telemetry
+from services.implementer.dependencies import ContextDep, OwnerDep, PageDep
+from services.implementer.paging import after, page_of
+from services.implementer.routers.batches import owned_batch
+from services.implementer.streams import log_stream, wants_stream
+from services.implementer.telemetry import LogReading, Stream
+from services.implementer.views.experiments import experiment_bodies
+from services.implementer.views.measurements import (
+    artifact_bodies,
+    implementation_body,
+    measurement_body,
+)
+
+router = APIRouter(tags=["experiments"])
+
+
+def owned_experiment(session: Session, experiment_id: str, owner: str) -> schema.Experiment:
+    """An experiment of that owner. Raises NotFound, also for another owner's."""
+    experiment = get(session, schema.Experiment, experiment_id, "experiment")
+    batch = get(session, schema.Batch, experiment.batch_id, "batch")
+    if batch.owner != owner:
+        raise NotFound(f"experiment {experiment_id!r} was not found")
+    return experiment
+
+
+@router.get("/experiments")
+def list_(
+    context: ContextDep,
+    owner: OwnerDep,
+    page: PageDep,
+    batch: str | None = None,
+    state: ExperimentState | None = None,
+) -> Page[ExperimentBody]:
+    """Experiments: of one batch in the order of their ideas, otherwise newest first."""
+    filters = {"batch": batch, "state": state}
+    table = schema.Experiment
+    query = select(table).join(schema.Batch).where(schema.Batch.owner == owner)
+    last = after(page, filters)
+    with context.db.read() as session:
+        if state is not None:
+            query = query.where(table.state == state.value)
+        if batch is not None:
+            owned_batch(session, batch, owner)
+            query = query.where(table.batch_id == batch).order_by(table.position)
+            if last is not None:
+                query = query.where(table.position > int(last))
+        else:
+            query = query.order_by(table.id.desc())
+            if last is not None:
+                query = query.where(table.id < str(last))
+        rows = session.scalars(query.limit(page.limit + 1)).all()
+        bodies = {body.id: body for body in experiment_bodies(session, rows)}
+    key: Callable[[schema.Experiment], Any] = (
+        (lambda row: row.position) if batch is not None else (lambda row: row.id)
+    )
+    return page_of(rows, page, filters, key, lambda row: bodies[row.id])
+
+
+@router.get("/experiments/{experiment_id}")
+def read(experiment_id: str, context: ContextDep, owner: OwnerDep) -> ExperimentBody:
+    """One idea put to the test."""
+    with context.db.read() as session:
+        row = owned_experiment(session, experiment_id, owner)
+        return experiment_bodies(session, [row])[0]
+
+
+@router.post("/experiments/{experiment_id}/cancel")
+def cancel(experiment_id: str, context: ContextDep, owner: OwnerDep) -> ExperimentBody:
+    """Cancel an experiment. Repeating it, or cancelling a finished one, changes nothing."""
+    with context.write() as session:
+        owned_experiment(session, experiment_id, owner)
+        batches.cancel_experiment(context.db, session, experiment_id)
+    return read(experiment_id, context, owner)
+
+
+@router.get("/experiments/{experiment_id}/diff", response_class=PlainTextResponse)
+def diff(experiment_id: str, context: ContextDep, owner: OwnerDep) -> str:
+    """What was changed: the experiment's codebase against the baseline, as a unified diff."""
+    with context.db.read() as session:
+        row = owned_experiment(session, experiment_id, owner)
+        if row.codebase_id is None:
+            raise NotFound(
+                f"experiment {experiment_id} has no codebase: it is {row.state}; "
+                f"its samples are in its implementation",
+                code="no_codebase",
+            )
+        batch = get(session, schema.Batch, row.batch_id, "batch")
+        baseline = get(session, schema.Environment, batch.environment_id, "environment").codebase
+    return unified_diff(
+        environments.get_codebase(context.store, baseline),
+        environments.get_codebase(context.store, row.codebase_id),
+    )
+
+
+def first_measurement(session: Session, experiment: schema.Experiment) -> str | None:
+    """The measurement on the experiment's first seed."""
+    return session.scalars(
+        select(schema.Measurement.id)
+        .join(
+            schema.ExperimentMeasurement,
+            schema.ExperimentMeasurement.measurement_id == schema.Measurement.id,
+        )
+        .where(schema.ExperimentMeasurement.experiment_id == experiment.id)
+        .order_by(schema.Measurement.seed, schema.Measurement.id)
+        .limit(1)
+    ).first()
+
+
+@router.get("/experiments/{experiment_id}/logs", response_class=PlainTextResponse)
+def logs(
+    experiment_id: str,
+    request: Request,
+    context: ContextDep,
+    owner: OwnerDep,
+    stream: Stream = "train",
+    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=telemetry.MAX_LOG_PAGE)] = telemetry.MAX_LOG_PAGE,
+) -> Response:
+    """The log of the first seed from a byte offset on; a stream with SSE.
+
+    The header `Next-Offset` says where to go on.
+    """
+
+    def reading(start: int) -> LogReading:
+        with context.db.read() as session:
+            experiment = owned_experiment(session, experiment_id, owner)
+            ended = experiment.state in {s.value for s in TERMINAL_EXPERIMENT}
+            measurement = first_measurement(session, experiment)
+            if measurement is None:
+                return LogReading(b"", start, ended)
+            found = telemetry.read_log(session, measurement, stream, start, limit)
+            return LogReading(found.data, found.next_offset, ended and not found.data)
+
+    first = reading(offset)
+    if wants_stream(request):
+        last_event_id = request.headers.get("last-event-id", "")
+        return log_stream(
+            request, reading, int(last_event_id) if last_event_id.isdigit() else offset
+        )
+    return telemetry.log_response(first)
+
+
+@router.get("/experiments/{experiment_id}/curves")
+def curves(
+    experiment_id: str,
+    context: ContextDep,
+    owner: OwnerDep,
+    max_points: Annotated[int, Query(ge=1, le=20_000)] = 500,
+) -> Page[CurvePoint]:
+    """What the codebase logged while it trained, on the first seed, thinned evenly.
+
+    Claimed by the codebase: a curve is never a result.
+    """
+    with context.db.read() as session:
+        experiment = owned_experiment(session, experiment_id, owner)
+        measurement = first_measurement(session, experiment)
+        points = telemetry.read_curves(session, measurement, max_points) if measurement else []
+    return Page(data=points)
+
+
+@router.get("/experiments/{experiment_id}/result")
+def result(experiment_id: str, context: ContextDep, owner: OwnerDep) -> ResultBody:
+    """The sealed result: the metric, how it compares, and its provenance per measurement."""
+    with context.db.read() as session:
+        row = owned_experiment(session, experiment_id, owner)
+        body = experiment_bodies(session, [row])[0]
+        if body.metric is None:
+            raise NotFound(
+                f"experiment {experiment_id} has no result: it is {row.state}", code="no_result"
+            )
+        batch = get(session, schema.Batch, row.batch_id, "batch")
+        metric = environments.manifest(session, batch.environment_id).metric
+        rows = [
+            get(session, schema.Measurement, measurement, "measurement")
+            for measurement in body.measurements
+        ]
+        return ResultBody(
+            experiment=row.id,
+            metric_name=metric.name,
+            direction=metric.direction.value,
+            metric=body.metric,
+            reward=body.reward,
+            comparison=body.comparison,
+            measurements=[measurement_body(session, m) for m in rows],
+            artifacts=_artifacts(session, rows),
+        )
+
+
+def _artifacts(session: Session, rows: Sequence[schema.Measurement]) -> list[Any]:
+    return [artifact for row in rows for artifact in artifact_bodies(session, row.id)]
+
+
+@router.get("/implementations/{implementation_id}", tags=["implementations"])
+def implementation(
+    implementation_id: str, context: ContextDep, owner: OwnerDep
+) -> ImplementationBody:
+    """How an idea became a codebase: every sample with its diff, patch log and tokens."""
+    with context.db.read() as session:
+        row = get(session, schema.Implementation, implementation_id, "implementation")
+        owned_experiment(session, row.experiment_id, owner)
+        return implementation_body(session, row)

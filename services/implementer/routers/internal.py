@@ -1,0 +1,213 @@
+"""What workers call. Every report about an attempt carries its lease token."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from assay.contracts.worker import (
+    FinishRequest,
+    FinishResponse,
+    LeaseRequest,
+    LogPiece,
+    ManifestEntry,
+    Point,
+    ProgressRequest,
+    SyncRequest,
+    SyncResponse,
+    WorkerBody,
+    WorkerRegistration,
+)
+from assay.domain.errors import Fenced, InvalidInput
+from assay.domain.states import AttemptState, Failure, FailureStage
+from assay.storage import attempts, environments, schema, workers
+from assay.storage.attempts import Outcome, Piece, Telemetry
+from assay.storage.objects import attempt_prefix, bundle_key, codebase_key
+from assay.storage.rows import get
+from services.implementer.context import Context
+from services.implementer.dependencies import ContextDep, WorkerDep, get_worker
+from services.implementer.streams import decode_piece
+from services.implementer.views.measurements import worker_body
+
+router = APIRouter(tags=["worker"], include_in_schema=False, dependencies=[Depends(get_worker)])
+Sha256 = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
+
+
+@router.post("/workers")
+def register(request: WorkerRegistration, context: ContextDep, worker_id: WorkerDep) -> WorkerBody:
+    """A worker has started."""
+    with context.write() as session:
+        row = workers.register(context.db, session, worker_id, request)
+        return worker_body(session, row)
+
+
+@router.post("/workers/{worker}/sync")
+async def sync(
+    worker: str, request: SyncRequest, context: ContextDep, worker_id: WorkerDep
+) -> SyncResponse:
+    """What a worker holds against what it should hold; waits a while for news if there is none."""
+    if worker != worker_id:
+        raise Fenced("this token belongs to another worker")
+    response = await run_in_threadpool(_sync, context, worker_id, request)
+    deadline = asyncio.get_running_loop().time() + request.wait_seconds
+    while not (response.assign or response.stop or response.fenced):
+        left = deadline - asyncio.get_running_loop().time()
+        if left <= 0 or not await context.doorbells.wait(worker_id, left):
+            break
+        response = await run_in_threadpool(_sync, context, worker_id, request)
+    return response
+
+
+def _sync(context: Context, worker_id: str, request: SyncRequest) -> SyncResponse:
+    with context.write() as session:
+        return workers.sync(context.db, session, worker_id, request, context.settings.lease)
+
+
+@router.post("/attempts/{attempt}/claim", status_code=204)
+def claim(attempt: str, request: LeaseRequest, context: ContextDep, worker_id: WorkerDep) -> None:
+    """Take an assigned attempt."""
+    with context.write() as session:
+        attempts.claim(
+            context.db,
+            session,
+            attempt,
+            worker_id,
+            request.lease_token,
+            context.settings.lease,
+        )
+
+
+@router.post("/attempts/{attempt}/progress", status_code=204)
+def progress(
+    attempt: str, request: ProgressRequest, context: ContextDep, worker_id: WorkerDep
+) -> None:
+    """New log bytes and curve points."""
+    state = AttemptState(request.state) if request.state else None
+    telemetry = _telemetry(request.logs, request.points)
+    with context.write() as session:
+        attempts.progress(
+            context.db, session, attempt, worker_id, request.lease_token, telemetry, state
+        )
+
+
+@router.put("/attempts/{attempt}/artifacts/{name}")
+async def put_artifact(
+    attempt: str,
+    name: str,
+    request: Request,
+    context: ContextDep,
+    worker_id: WorkerDep,
+    lease_token: Annotated[int, Query()],
+) -> ManifestEntry:
+    """Store a file of an attempt below the attempt's own prefix."""
+    data = await _body(request, context.settings.max_artifact_bytes)
+    return await run_in_threadpool(
+        _put_artifact, context, attempt, worker_id, lease_token, name, data
+    )
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise InvalidInput(f"an artifact holds at most {limit} bytes", code="too_large")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _put_artifact(
+    context: Context, attempt: str, worker_id: str, lease_token: int, name: str, data: bytes
+) -> ManifestEntry:
+    with context.db.read() as session:
+        row = session.get(schema.Attempt, attempt)
+        if (
+            row is None
+            or row.worker_id != worker_id
+            or row.lease_token != lease_token
+            or not AttemptState(row.state).is_live
+        ):
+            raise Fenced(f"attempt {attempt} is not held with token {lease_token}")
+        prefix = attempt_prefix(row.measurement_id, attempt, lease_token)
+    context.store.put(f"{prefix}/{name}", data)
+    return ManifestEntry(name=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+@router.post("/attempts/{attempt}/finish")
+def finish(
+    attempt: str, request: FinishRequest, context: ContextDep, worker_id: WorkerDep
+) -> FinishResponse:
+    """The end of an attempt, committed once; repeating it gives the stored state."""
+    with context.db.read() as session:
+        row = get(session, schema.Attempt, attempt, "attempt")
+        measurement = get(session, schema.Measurement, row.measurement_id, "measurement")
+        metric_name = environments.manifest(session, measurement.environment_id).metric.name
+    outcome = _outcome(request, row, metric_name)
+    if outcome.artifacts:
+        manifest = json.dumps(
+            {
+                "attempt": attempt,
+                "measurement": measurement.id,
+                "files": list(outcome.artifacts),
+            },
+            sort_keys=True,
+        )
+        # Written last: an attempt with a manifest is complete.
+        context.store.put(f"{outcome.prefix}/manifest.json", manifest.encode())
+    telemetry = _telemetry(request.logs, request.points)
+    with context.write() as session:
+        state = attempts.finish(
+            context.db, session, attempt, worker_id, request.lease_token, outcome, telemetry
+        )
+    return FinishResponse(state=state.value)
+
+
+def _outcome(request: FinishRequest, row: schema.Attempt, metric_name: str) -> Outcome:
+    metric = request.metrics.get(metric_name)
+    succeeded = request.state == "succeeded"
+    if succeeded and (metric is None or not math.isfinite(metric)):
+        raise InvalidInput.field(
+            "/metrics", f"a success needs a finite {metric_name!r}", "metric_missing"
+        )
+    failure = request.failure
+    return Outcome(
+        state=AttemptState(request.state),
+        failure=Failure(
+            FailureStage(failure.stage), failure.code, failure.message, failure.retryable
+        )
+        if failure
+        else None,
+        infrastructure=request.infrastructure,
+        metric=metric if succeeded else None,
+        metrics=request.metrics,
+        provenance=request.provenance,
+        prefix=attempt_prefix(row.measurement_id, row.id, request.lease_token),
+        artifacts=tuple(entry.model_dump() for entry in request.artifacts),
+        started=request.started,
+        seconds=request.seconds or 0.0,
+    )
+
+
+def _telemetry(logs: list[LogPiece], points: list[Point]) -> Telemetry:
+    return Telemetry(
+        tuple(Piece(piece.stream, piece.offset, decode_piece(piece.data)) for piece in logs),
+        tuple((point.seq, point.step, point.values) for point in points),
+    )
+
+
+@router.get("/codebases/{sha256}", response_class=Response)
+def codebase(sha256: Sha256, context: ContextDep) -> Response:
+    """A codebase as a zip."""
+    return Response(context.store.get(codebase_key(sha256)), media_type="application/zip")
+
+
+@router.get("/bundles/{sha256}", response_class=Response)
+def bundle(sha256: Sha256, context: ContextDep) -> Response:
+    """An environment as a zip: codebase, evaluator, preparation."""
+    return Response(context.store.get(bundle_key(sha256)), media_type="application/zip")

@@ -1,0 +1,121 @@
+"""Measurements: read, list, logs, artifacts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import PlainTextResponse
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from assay.contracts.base import Page
+from assay.contracts.batch import MeasurementBody
+from assay.domain.errors import NotFound
+from assay.domain.states import MeasurementState
+from assay.storage import schema
+from assay.storage.rows import get
+from services.implementer import telemetry
+from services.implementer.dependencies import ContextDep, OwnerDep, PageDep
+from services.implementer.paging import after, page_of
+from services.implementer.routers.experiments import owned_experiment
+from services.implementer.telemetry import Stream
+from services.implementer.views.measurements import artifact_bodies, measurement_body
+
+router = APIRouter(tags=["measurements"])
+
+
+@router.get("/measurements")
+def list_(
+    context: ContextDep,
+    owner: OwnerDep,
+    page: PageDep,
+    experiment: str | None = None,
+    environment: str | None = None,
+    state: MeasurementState | None = None,
+) -> Page[MeasurementBody]:
+    """Measurements, oldest first. Those of the baseline belong to whoever asked first."""
+    filters = {"experiment": experiment, "environment": environment, "state": state}
+    table = schema.Measurement
+    query = select(table).order_by(table.id)
+    last = after(page, filters)
+    if last is not None:
+        query = query.where(table.id > str(last))
+    if state is not None:
+        query = query.where(table.state == state.value)
+    if environment is not None:
+        query = query.join(schema.Environment).where(
+            (schema.Environment.name == environment) | (schema.Environment.id == environment)
+        )
+    with context.db.read() as session:
+        if experiment is not None:
+            owned_experiment(session, experiment, owner)
+            link = schema.ExperimentMeasurement
+            query = query.join(link, link.measurement_id == table.id).where(
+                link.experiment_id == experiment
+            )
+        else:
+            query = query.where(table.owner == owner)
+        rows = session.scalars(query.limit(page.limit + 1)).all()
+        return page_of(rows, page, filters, lambda r: r.id, lambda r: measurement_body(session, r))
+
+
+def visible_measurement(session: Session, measurement_id: str, owner: str) -> schema.Measurement:
+    """A measurement that the owner asked for or whose experiment is the owner's."""
+    row = get(session, schema.Measurement, measurement_id, "measurement")
+    if row.owner == owner:
+        return row
+    link = schema.ExperimentMeasurement
+    mine = session.scalars(
+        select(schema.Batch.id)
+        .join(schema.Experiment, schema.Experiment.batch_id == schema.Batch.id)
+        .join(link, link.experiment_id == schema.Experiment.id)
+        .where(link.measurement_id == measurement_id, schema.Batch.owner == owner)
+        .limit(1)
+    ).first()
+    if mine is None:
+        raise NotFound(f"measurement {measurement_id!r} was not found")
+    return row
+
+
+@router.get("/measurements/{measurement_id}")
+def read(measurement_id: str, context: ContextDep, owner: OwnerDep) -> MeasurementBody:
+    """One scored execution of a codebase, with its attempts and provenance."""
+    with context.db.read() as session:
+        return measurement_body(session, visible_measurement(session, measurement_id, owner))
+
+
+@router.get("/measurements/{measurement_id}/logs", response_class=PlainTextResponse)
+def logs(
+    measurement_id: str,
+    context: ContextDep,
+    owner: OwnerDep,
+    stream: Stream = "train",
+    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=telemetry.MAX_LOG_PAGE)] = telemetry.MAX_LOG_PAGE,
+) -> Response:
+    """The log of the newest attempt, from a byte offset on."""
+    with context.db.read() as session:
+        visible_measurement(session, measurement_id, owner)
+        reading = telemetry.read_log(session, measurement_id, stream, offset, limit)
+    return telemetry.log_response(reading)
+
+
+@router.get(
+    "/measurements/{measurement_id}/artifacts/{name}",
+    response_class=Response,
+    responses={200: {"content": {"application/octet-stream": {}}}},
+)
+def artifact(measurement_id: str, name: str, context: ContextDep, owner: OwnerDep) -> Response:
+    """A stored file. It was written by the codebase: treat it as hostile."""
+    with context.db.read() as session:
+        visible_measurement(session, measurement_id, owner)
+        names = [a.name for a in artifact_bodies(session, measurement_id)]
+        result = session.get(schema.Result, measurement_id)
+        stored = session.get(schema.Artifacts, result.attempt_id) if result else None
+    if stored is None or name not in names:
+        listed = ", ".join(names) or "none"
+        raise NotFound(f"measurement {measurement_id} has no artifact {name!r}; it has: {listed}")
+    data = context.store.get(f"{stored.prefix}/{name}")
+    headers = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
+    return Response(data, media_type="application/octet-stream", headers=headers)

@@ -1,0 +1,158 @@
+"""Searches and epochs: the record that lets a search client resume anywhere."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Path, Response
+from fastapi.responses import JSONResponse
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from assay.contracts.base import Page
+from assay.contracts.batch import BatchBody, BatchOptions
+from assay.contracts.search import EpochBody, EpochRequest, SearchBody, SearchRequest
+from assay.domain.errors import NotFound
+from assay.domain.states import SearchState
+from assay.storage import idempotency, schema, searches
+from assay.storage.rows import get
+from services.implementer import submission
+from services.implementer.dependencies import ContextDep, KeyDep, OwnerDep, PageDep
+from services.implementer.paging import after, page_of
+from services.implementer.views.batches import batch_body
+from services.implementer.views.measurements import epoch_body, search_body
+
+router = APIRouter(tags=["searches"])
+Number = Annotated[int, Path(ge=0, le=10_000)]
+
+
+def owned_search(session: Session, search_id: str, owner: str) -> schema.Search:
+    """A search of that owner. Raises NotFound, also for another owner's."""
+    search = get(session, schema.Search, search_id, "search")
+    if search.owner != owner:
+        raise NotFound(f"search {search_id!r} was not found")
+    return search
+
+
+@router.post("/searches", status_code=201, response_model=SearchBody)
+def create(
+    request: SearchRequest, context: ContextDep, owner: OwnerDep, key: KeyDep = None
+) -> Response:
+    """Record a search. A client then proposes its epochs."""
+    environment = submission.known_environment(context, request.environment)
+    environment.profile(request.profile)
+    submission.check_models(context, request.executor)
+    environment_id = submission.register(context, environment)
+
+    def action(session: Session) -> tuple[int, dict[str, Any]]:
+        search_id = searches.create(context.db, session, request, owner, environment_id)
+        row = get(session, schema.Search, search_id, "search")
+        return 201, search_body(session, row).model_dump(mode="json")
+
+    fingerprint = idempotency.fingerprint("POST /v1/searches", request.model_dump_json())
+    done = idempotency.once(context.db, owner, key, fingerprint, action)
+    headers = {"Location": f"/v1/searches/{done.body['id']}"}
+    if done.replayed:
+        headers["Idempotent-Replayed"] = "true"
+    return JSONResponse(done.body, done.status, headers)
+
+
+@router.get("/searches")
+def list_(context: ContextDep, owner: OwnerDep, page: PageDep) -> Page[SearchBody]:
+    """Searches, newest first."""
+    query = select(schema.Search).where(schema.Search.owner == owner)
+    last = after(page, {})
+    if last is not None:
+        query = query.where(schema.Search.id < str(last))
+    with context.db.read() as session:
+        rows = session.scalars(query.order_by(schema.Search.id.desc()).limit(page.limit + 1)).all()
+        return page_of(rows, page, {}, lambda r: r.id, lambda r: search_body(session, r))
+
+
+@router.get("/searches/{search_id}")
+def read(search_id: str, context: ContextDep, owner: OwnerDep) -> SearchBody:
+    """A search, with the best so far per finished epoch."""
+    with context.db.read() as session:
+        return search_body(session, owned_search(session, search_id, owner))
+
+
+@router.post("/searches/{search_id}/cancel")
+def cancel(search_id: str, context: ContextDep, owner: OwnerDep) -> SearchBody:
+    """Cancel a search and the batches of its epochs. Repeating it changes nothing."""
+    return _end(search_id, context, owner, SearchState.CANCELLED)
+
+
+@router.post("/searches/{search_id}/finish")
+def finish(search_id: str, context: ContextDep, owner: OwnerDep) -> SearchBody:
+    """Say that no further epoch will come. Repeating it changes nothing."""
+    return _end(search_id, context, owner, SearchState.FINISHED)
+
+
+def _end(search_id: str, context: ContextDep, owner: str, state: SearchState) -> SearchBody:
+    with context.write() as session:
+        owned_search(session, search_id, owner)
+        searches.end(context.db, session, search_id, state)
+    return read(search_id, context, owner)
+
+
+@router.get("/searches/{search_id}/epochs")
+def list_epochs(search_id: str, context: ContextDep, owner: OwnerDep) -> Page[EpochBody]:
+    """All epochs of a search, with their ideas, in order."""
+    with context.db.read() as session:
+        owned_search(session, search_id, owner)
+        return Page(data=[epoch_body(epoch) for epoch in searches.epochs(session, search_id)])
+
+
+@router.put(
+    "/searches/{search_id}/epochs/{number}",
+    status_code=201,
+    response_model=EpochBody,
+    responses={200: {"description": "The same ideas were stored before.", "model": EpochBody}},
+)
+def put_epoch(
+    search_id: str,
+    number: Number,
+    request: EpochRequest,
+    context: ContextDep,
+    owner: OwnerDep,
+) -> Response:
+    """Store the ideas of the next epoch, before they are submitted."""
+    with context.write() as session:
+        owned_search(session, search_id, owner)
+        is_new = searches.put_epoch(context.db, session, search_id, number, request)
+        epoch = searches.epochs(session, search_id)[number]
+        body = epoch_body(epoch).model_dump(mode="json")
+    return JSONResponse(body, 201 if is_new else 200)
+
+
+@router.post(
+    "/searches/{search_id}/epochs/{number}/batch",
+    status_code=202,
+    response_model=BatchBody,
+    responses={200: {"description": "It was submitted before.", "model": BatchBody}},
+)
+def submit_epoch(
+    search_id: str,
+    number: Number,
+    context: ContextDep,
+    owner: OwnerDep,
+    options: Annotated[BatchOptions | None, Body()] = None,
+) -> Response:
+    """Submit the stored ideas of an epoch as a batch, exactly once."""
+    with context.db.read() as session:
+        search = owned_search(session, search_id, owner)
+        environment = submission.known_environment(context, search.environment_id)
+    submission.check_models(context, search.executor)
+    if options is not None:
+        submission.check_cap(search.executor, options)
+    context.store.check()
+    with context.write() as session:
+        hardware_class = submission.choose_hardware_class(
+            session, environment, search.profile, search.hardware_class
+        )
+        batch_id, is_new = searches.submit_epoch(
+            context.db, session, search_id, number, options or BatchOptions(), hardware_class
+        )
+        body = batch_body(session, get(session, schema.Batch, batch_id, "batch"))
+    headers = {"Location": body.links.self}
+    return JSONResponse(body.model_dump(mode="json"), 202 if is_new else 200, headers)

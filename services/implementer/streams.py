@@ -1,0 +1,128 @@
+"""Server-sent events: changes of a batch, and the growing log of an experiment."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Callable
+
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from assay.contracts.batch import EventBody
+from assay.storage import schema
+from services.implementer.context import Context
+from services.implementer.views.batches import event_body
+
+POLL_SECONDS = 0.2
+KEEP_ALIVE_SECONDS = 15.0
+BATCH_FINISHED = "batch.finished"
+
+
+def wants_stream(request: Request) -> bool:
+    """Whether the client asked for a stream."""
+    return "text/event-stream" in request.headers.get("accept", "")
+
+
+def event_page(session: Session, batch_id: str, start: int, limit: int) -> list[EventBody]:
+    """Events of a batch after the id `start`, oldest first."""
+    rows = session.scalars(
+        select(schema.Event)
+        .where(schema.Event.batch_id == batch_id, schema.Event.id > start)
+        .order_by(schema.Event.id)
+        .limit(limit)
+    ).all()
+    return [event_body(row) for row in rows]
+
+
+def event_stream(
+    request: Request, context: Context, batch_id: str, start: int
+) -> StreamingResponse:
+    """Events of a batch as they happen, until it has finished or the client goes away."""
+
+    async def lines() -> AsyncIterator[str]:
+        last, idle = start, 0.0
+        if await asyncio.to_thread(_told_before, context, batch_id, start):
+            return
+        while not await request.is_disconnected():
+            events = await asyncio.to_thread(_events, context, batch_id, last)
+            for event in events:
+                last, idle = event.id, 0.0
+                yield frame(str(event.id), event.type, event.model_dump_json())
+                if event.type == BATCH_FINISHED:
+                    return
+            if not events:
+                await asyncio.sleep(POLL_SECONDS)
+                idle += POLL_SECONDS
+                if idle >= KEEP_ALIVE_SECONDS:
+                    idle = 0.0
+                    yield ": keep-alive\n\n"
+
+    return stream(lines())
+
+
+def _events(context: Context, batch_id: str, last: int) -> list[EventBody]:
+    with context.db.read() as session:
+        return event_page(session, batch_id, last, 200)
+
+
+def _told_before(context: Context, batch_id: str, start: int) -> bool:
+    """Whether the client has seen the end already: it resumes after the last event."""
+    with context.db.read() as session:
+        last = session.scalars(
+            select(schema.Event)
+            .where(schema.Event.batch_id == batch_id, schema.Event.id <= start)
+            .order_by(schema.Event.id.desc())
+            .limit(1)
+        ).one_or_none()
+        return last is not None and last.type == BATCH_FINISHED
+
+
+def log_stream(
+    request: Request,
+    read: Callable[[int], tuple[bytes, int, bool]],
+    start: int,
+) -> StreamingResponse:
+    """A log from a byte offset on, until its end; `read(offset)` gives bytes, next and ended."""
+
+    async def lines() -> AsyncIterator[str]:
+        offset, idle = start, 0.0
+        while not await request.is_disconnected():
+            data, offset, ended = await asyncio.to_thread(read, offset)
+            if data:
+                idle = 0.0
+                yield frame(str(offset), "log", json.dumps({"data": _text(data)}))
+            elif ended:
+                yield frame(str(offset), "end", "{}")
+                return
+            else:
+                await asyncio.sleep(POLL_SECONDS)
+                idle += POLL_SECONDS
+                if idle >= KEEP_ALIVE_SECONDS:
+                    idle = 0.0
+                    yield ": keep-alive\n\n"
+
+    return stream(lines())
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def frame(identity: str, kind: str, data: str) -> str:
+    """One server-sent event. `data` is one line of JSON."""
+    return f"id: {identity}\nevent: {kind}\ndata: {data}\n\n"
+
+
+def stream(lines: AsyncIterator[str]) -> StreamingResponse:
+    """A response that no proxy should buffer."""
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(lines, media_type="text/event-stream", headers=headers)
+
+
+def decode_piece(data: str) -> bytes:
+    """Log bytes as a worker sends them."""
+    return base64.b64decode(data, validate=True)

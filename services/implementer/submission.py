@@ -1,0 +1,135 @@
+"""Check a batch or a search before anything is stored: what is wrong is said at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from assay.contracts.batch import BatchOptions, BatchRequest
+from assay.domain.errors import FieldError, InvalidInput, NotFound, Unavailable
+from assay.domain.states import WorkerState
+from assay.environments.catalog import Environment
+from assay.llm import MissingKey, ModelError, ModelName, Usage, open_executor, price
+from assay.storage import environments, schema
+from services.implementer.context import Context
+
+
+def known_environment(context: Context, name: str) -> Environment:
+    """The environment of that name. Raises InvalidInput that names the field."""
+    try:
+        return context.catalog.get(name)
+    except NotFound as error:
+        raise InvalidInput(
+            str(error),
+            code="unknown_environment",
+            fields=(FieldError("/environment", str(error), "unknown_environment"),),
+        ) from None
+
+
+def check_models(context: Context, executor: str) -> None:
+    """Refuse an executor that is misnamed or whose key is missing."""
+    try:
+        name = ModelName.parse(executor)
+        _check_address(context, name)
+        open_executor(executor, context.variables)
+    except MissingKey as error:
+        raise InvalidInput.field("/executor", str(error), "missing_key") from None
+    except ModelError as error:
+        raise InvalidInput.field("/executor", str(error), "model_unavailable") from None
+    except ValueError as error:
+        raise InvalidInput.field("/executor", str(error), "unknown_model") from None
+
+
+def _check_address(context: Context, name: ModelName) -> None:
+    """An address of the caller's choice would be sent this server's key."""
+    settings = context.settings
+    if name.base_url is None or not settings.api_keys:
+        return
+    if name.base_url not in settings.model_urls:
+        allowed = ", ".join(settings.model_urls) or "none"
+        raise InvalidInput.field(
+            "/executor",
+            f"{name.base_url} is not an address this server sends its key to "
+            f"(ASSAY_IMPLEMENTER_MODEL_URLS: {allowed})",
+            "model_url_not_allowed",
+        )
+
+
+def check_cap(executor: str, options: BatchOptions) -> None:
+    """Refuse a spend cap that cannot be kept, since nobody knows what the calls cost."""
+    if options.max_cost_usd is None or price(ModelName.parse(executor), Usage()) is not None:
+        return
+    raise InvalidInput.field(
+        "/options/max_cost_usd",
+        f"no price is known for {executor}, so this cap could not be kept; leave it out",
+        "price_unknown",
+    )
+
+
+def check_batch(context: Context, request: BatchRequest) -> Environment:
+    """Check all that the wire model cannot know.
+
+    Raises:
+        InvalidInput: the environment, profile, executor or a client key is wrong.
+        Unavailable: the object store cannot be written.
+    """
+    environment = known_environment(context, request.environment)
+    environment.profile(request.profile)
+    check_models(context, request.executor)
+    check_cap(request.executor, request.options)
+    keys = Counter(idea.client_key for idea in request.ideas if idea.client_key is not None)
+    doubled = [key for key, n in keys.items() if n > 1]
+    if doubled:
+        places = [i for i, idea in enumerate(request.ideas) if idea.client_key == doubled[0]]
+        raise InvalidInput.field(
+            f"/ideas/{places[1]}/client_key",
+            f"{doubled[0]!r} is already used by idea {places[0]}; keys are unique in a batch",
+            "duplicate_client_key",
+        )
+    context.store.check()
+    return environment
+
+
+def register(context: Context, environment: Environment) -> str:
+    """Store the environment so that workers can fetch it. Returns its id."""
+    return environments.register(context.db, context.store, environment)
+
+
+def choose_hardware_class(
+    session: Session, environment: Environment, profile: str, asked: str | None
+) -> str:
+    """The hardware class to measure on: the one asked for, or what a fitting live worker has.
+
+    Raises:
+        Unavailable: no worker fits, and none was named.
+        InvalidInput: workers of several classes fit, and none was named.
+    """
+    if asked is not None:
+        return asked
+    need = environment.profile(profile)
+    rows = session.execute(
+        select(schema.Worker.hardware_class)
+        .where(
+            schema.Worker.state == WorkerState.ACTIVE.value,
+            schema.Worker.cpus >= need.cpus,
+            schema.Worker.gpus >= need.gpus,
+            schema.Worker.memory_bytes >= need.memory_bytes,
+        )
+        .distinct()
+    ).scalars()
+    classes = sorted(rows)
+    if not classes:
+        raise Unavailable(
+            f"no worker fits profile {profile!r} ({need.cpus} CPUs, {need.gpus} GPUs, "
+            f"{need.memory_gb} GB); start one, or name hardware_class to queue for it",
+            code="no_fitting_worker",
+        )
+    if len(classes) > 1:
+        raise InvalidInput.field(
+            "/hardware_class",
+            f"workers of several classes fit ({', '.join(classes)}); name the one to measure on",
+            "ambiguous_hardware_class",
+        )
+    return classes[0]

@@ -1,0 +1,168 @@
+"""Experiments as the API shows them, with what their measurements say."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from assay.contracts.base import FailureBody
+from assay.contracts.batch import BatchOptions, ComparisonBody, ExperimentBody, IdeaBody
+from assay.contracts.environment import MetricSpec
+from assay.domain.metrics import Sample, compare, reward
+from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState
+from assay.storage import environments, measurements, schema
+from assay.storage.rows import get
+
+_TERMINAL = {s.value for s in TERMINAL_EXPERIMENT}
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """What the experiments of a batch are compared with."""
+
+    metric: MetricSpec
+    baseline: Sample | None
+    pending: int
+
+    @classmethod
+    def of(cls, session: Session, batch: schema.Batch) -> Yardstick:
+        """The baseline of a batch: the seeds it asked for, on its hardware class."""
+        environment = get(session, schema.Environment, batch.environment_id, "environment")
+        manifest = environments.manifest(session, batch.environment_id)
+        wanted = BatchOptions.model_validate(batch.options).baseline_seeds
+        values = measurements.baseline_values(
+            session, environment, batch.profile, batch.hardware_class, wanted
+        )
+        sample = Sample.of(list(values.values()))
+        return cls(manifest.metric, sample, max(0, wanted - len(values)))
+
+    def compare(self, values: Sequence[float]) -> ComparisonBody | None:
+        """A result against the baseline; None without either."""
+        result = Sample.of(values)
+        if result is None or self.baseline is None:
+            return None
+        comparison = compare(self.metric.direction, result, self.baseline)
+        if comparison is None:
+            return None
+        return ComparisonBody(
+            baseline_mean=self.baseline.mean,
+            baseline_spread=self.baseline.spread,
+            baseline_n=self.baseline.n,
+            delta=comparison.delta,
+            standard_error=comparison.standard_error,
+            sigmas=comparison.sigmas,
+            verdict=comparison.verdict.value,
+        )
+
+
+def experiment_bodies(session: Session, rows: Sequence[schema.Experiment]) -> list[ExperimentBody]:
+    """Experiments with their results; a fixed number of queries per batch."""
+    yardsticks: dict[str, Yardstick] = {}
+    for batch_id in {row.batch_id for row in rows}:
+        batch = get(session, schema.Batch, batch_id, "batch")
+        yardsticks[batch_id] = Yardstick.of(session, batch)
+    related = _Related.of(session, rows)
+    return [_body(row, yardsticks[row.batch_id], related) for row in rows]
+
+
+@dataclass(frozen=True)
+class _Related:
+    ideas: dict[str, schema.Idea]
+    implementations: dict[str, str]
+    measured: dict[str, list[tuple[str, float | None, float | None]]]
+    sharing: dict[tuple[str, str], list[str]]
+
+    @classmethod
+    def of(cls, session: Session, rows: Sequence[schema.Experiment]) -> _Related:
+        ids = [row.id for row in rows]
+        ideas = session.scalars(
+            select(schema.Idea).where(schema.Idea.id.in_([row.idea_id for row in rows]))
+        )
+        implementations = session.execute(
+            select(schema.Implementation.experiment_id, schema.Implementation.id).where(
+                schema.Implementation.experiment_id.in_(ids)
+            )
+        ).all()
+        measured: dict[str, list[tuple[str, float | None, float | None]]] = defaultdict(list)
+        link = schema.ExperimentMeasurement
+        for experiment, measurement, metric, seconds in session.execute(
+            select(
+                link.experiment_id,
+                link.measurement_id,
+                schema.Result.metric,
+                schema.Result.seconds,
+            )
+            .outerjoin(schema.Result, schema.Result.measurement_id == link.measurement_id)
+            .join(schema.Measurement, schema.Measurement.id == link.measurement_id)
+            .where(link.experiment_id.in_(ids))
+            .order_by(schema.Measurement.seed, schema.Measurement.id)
+        ):
+            measured[experiment].append((measurement, metric, seconds))
+        return cls(
+            {idea.id: idea for idea in ideas},
+            dict(implementations),
+            measured,
+            cls._sharing(session, rows),
+        )
+
+    @staticmethod
+    def _sharing(
+        session: Session, rows: Sequence[schema.Experiment]
+    ) -> dict[tuple[str, str], list[str]]:
+        sharing: dict[tuple[str, str], list[str]] = defaultdict(list)
+        codebases = {row.codebase_id for row in rows if row.codebase_id}
+        for batch, codebase, experiment in session.execute(
+            select(schema.Experiment.batch_id, schema.Experiment.codebase_id, schema.Experiment.id)
+            .where(
+                schema.Experiment.codebase_id.in_(codebases),
+                schema.Experiment.batch_id.in_({row.batch_id for row in rows}),
+            )
+            .order_by(schema.Experiment.position)
+        ):
+            sharing[(batch, codebase or "")].append(experiment)
+        return sharing
+
+
+def _body(row: schema.Experiment, yardstick: Yardstick, related: _Related) -> ExperimentBody:
+    measured = related.measured.get(row.id, [])
+    values = [metric for _, metric, _ in measured if metric is not None]
+    seconds = [s for _, _, s in measured if s is not None]
+    succeeded = row.state == ExperimentState.SUCCEEDED.value
+    metric = fmean(values) if succeeded and values else None
+    twins = related.sharing.get((row.batch_id, row.codebase_id or ""), [])
+    return ExperimentBody(
+        id=row.id,
+        batch=row.batch_id,
+        position=row.position,
+        idea=idea_body(related.ideas[row.idea_id]),
+        state=row.state,
+        is_terminal=row.state in _TERMINAL,
+        failure=FailureBody(**row.failure) if row.failure else None,
+        implementation=related.implementations[row.id],
+        codebase=row.codebase_id,
+        measurements=[measurement for measurement, _, _ in measured],
+        metric_name=yardstick.metric.name,
+        metric=metric,
+        reward=reward(yardstick.metric.reward, metric),
+        comparison=yardstick.compare(values) if succeeded else None,
+        seconds=sum(seconds) if seconds else None,
+        shared_with=[twin for twin in twins if twin != row.id],
+        created_at=row.created_at,
+        finished_at=row.finished_at,
+    )
+
+
+def idea_body(row: schema.Idea) -> IdeaBody:
+    """An idea as submitted, without its thinking."""
+    return IdeaBody(
+        id=row.id,
+        text=row.text,
+        client_key=row.client_key,
+        operator=row.operator,
+        parents=list(row.parents),
+    )

@@ -1,0 +1,204 @@
+"""Measurements, implementations, workers and searches as the API shows them."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from assay.contracts.base import FailureBody
+from assay.contracts.batch import (
+    ArtifactBody,
+    AttemptBody,
+    ImplementationBody,
+    MeasurementBody,
+    SampleBody,
+)
+from assay.contracts.search import BestOfEpoch, EpochBody, SearchBody
+from assay.contracts.worker import WorkerBody
+from assay.domain.metrics import Direction, is_better
+from assay.domain.states import EpochState
+from assay.storage import environments, implementations, schema, searches
+from services.implementer.views.batches import batch_body, dollars, usage
+
+
+def measurement_body(session: Session, row: schema.Measurement) -> MeasurementBody:
+    """A measurement with its attempts and, if it has one, its result."""
+    result = session.get(schema.Result, row.id)
+    attempts = session.scalars(
+        select(schema.Attempt)
+        .where(schema.Attempt.measurement_id == row.id)
+        .order_by(schema.Attempt.number)
+    ).all()
+    return MeasurementBody(
+        id=row.id,
+        kind=row.kind,
+        codebase=row.codebase_id,
+        environment=row.environment_id,
+        profile=row.profile,
+        hardware_class=row.hardware_class,
+        seed=row.seed,
+        replicate=row.replicate,
+        state=row.state,
+        failure=_failure(row.failure),
+        metric=result.metric if result else None,
+        metrics=result.metrics if result else {},
+        provenance=result.provenance if result else {},
+        attempts=[_attempt_body(attempt) for attempt in attempts],
+        created_at=row.created_at,
+        finished_at=row.finished_at,
+    )
+
+
+def _attempt_body(row: schema.Attempt) -> AttemptBody:
+    return AttemptBody(
+        id=row.id,
+        number=row.number,
+        worker=row.worker_id,
+        state=row.state,
+        failure=_failure(row.failure),
+        created_at=row.created_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+    )
+
+
+def _failure(stored: dict[str, object] | None) -> FailureBody | None:
+    return FailureBody.model_validate(stored) if stored else None
+
+
+def artifact_bodies(session: Session, measurement_id: str) -> list[ArtifactBody]:
+    """The stored files of a measurement: those of the attempt that gave its result."""
+    result = session.get(schema.Result, measurement_id)
+    stored = session.get(schema.Artifacts, result.attempt_id) if result else None
+    return [
+        ArtifactBody(
+            name=file["name"],
+            bytes=file["bytes"],
+            sha256=file["sha256"],
+            url=f"/v1/measurements/{measurement_id}/artifacts/{file['name']}",
+        )
+        for file in (stored.files if stored else [])
+    ]
+
+
+def implementation_body(session: Session, row: schema.Implementation) -> ImplementationBody:
+    """The record of an implementation: every sample with its diff, patch log and tokens."""
+    return ImplementationBody(
+        id=row.id,
+        experiment=row.experiment_id,
+        executor=row.executor,
+        state=row.state,
+        codebase=row.codebase_id,
+        winner=row.winner,
+        usage=usage(session, implementation_id=row.id),
+        samples=[_sample_body(s) for s in implementations.samples(session, row.id)],
+    )
+
+
+def _sample_body(row: schema.Sample) -> SampleBody:
+    seconds = (row.finished_at - row.started_at).total_seconds() if row.finished_at else None
+    return SampleBody(
+        sample=row.sample,
+        revision=row.revision,
+        state=row.state,
+        code=row.code,
+        answer=row.answer,
+        thinking=row.thinking,
+        diff=row.diff,
+        patch_log=row.patch_log,
+        prompt_version=row.prompt_version,
+        input_tokens=row.input_tokens,
+        cached_input_tokens=row.cached_input_tokens,
+        output_tokens=row.output_tokens,
+        cost_usd=None if row.cost_usd is None else dollars(row.cost_usd),
+        tries=row.tries,
+        seconds=seconds,
+    )
+
+
+def worker_body(session: Session, row: schema.Worker) -> WorkerBody:
+    """A worker and the attempts whose resources it holds."""
+    held = session.scalars(
+        select(schema.Attempt.id)
+        .where(schema.Attempt.worker_id == row.id, schema.Attempt.released_at.is_(None))
+        .order_by(schema.Attempt.id)
+    ).all()
+    return WorkerBody(
+        id=row.id,
+        name=row.name,
+        state=row.state,
+        cpus=row.cpus,
+        gpus=row.gpus,
+        memory_bytes=row.memory_bytes,
+        hardware_class=row.hardware_class,
+        sandbox=row.sandbox,
+        isolated=row.isolated,
+        guarantees=row.guarantees,
+        running=list(held),
+        last_seen_at=row.last_seen_at,
+    )
+
+
+def epoch_body(epoch: searches.EpochRow) -> EpochBody:
+    """One round of a search."""
+    return EpochBody.model_validate(
+        {
+            "search": epoch.row.search_id,
+            "number": epoch.row.number,
+            "state": epoch.state.value,
+            "batch": epoch.row.batch_id,
+            "ideas": epoch.row.ideas,
+            "created_at": epoch.row.created_at,
+        }
+    )
+
+
+def search_body(session: Session, row: schema.Search) -> SearchBody:
+    """A search with the best metric so far per finished epoch."""
+    finished = [e for e in searches.epochs(session, row.id) if e.state is EpochState.FINISHED]
+    direction = environments.manifest(session, row.environment_id).metric.direction
+    return SearchBody(
+        id=row.id,
+        owner=row.owner,
+        environment=row.environment_id,
+        profile=row.profile,
+        strategy=row.strategy,
+        seed=row.seed,
+        epochs=row.epochs,
+        batch_size=row.batch_size,
+        ideator=row.ideator,
+        executor=row.executor,
+        hardware_class=row.hardware_class,
+        config=row.config,
+        state=row.state,
+        epochs_finished=len(finished),
+        best=_best_by_epoch(session, finished, direction),
+        metadata=row.labels,
+        created_at=row.created_at,
+        finished_at=row.finished_at,
+    )
+
+
+def _best_by_epoch(
+    session: Session, finished: list[searches.EpochRow], direction: Direction
+) -> list[BestOfEpoch]:
+    so_far: float | None = None
+    found = []
+    for epoch in finished:
+        batch = session.get_one(schema.Batch, epoch.row.batch_id)
+        body = batch_body(session, batch)
+        metric = body.best.metric if body.best else None
+        if metric is not None and (so_far is None or is_better(direction, metric, so_far)):
+            so_far = metric
+        found.append(
+            BestOfEpoch(
+                epoch=epoch.row.number,
+                batch=batch.id,
+                experiment=body.best.experiment if body.best else None,
+                metric=metric,
+                best_so_far=so_far,
+                scored=body.counts.succeeded,
+                total=body.counts.total,
+            )
+        )
+    return found

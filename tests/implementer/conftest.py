@@ -1,0 +1,59 @@
+"""The Implementer API over a database and a store in a temporary folder, without a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from assay.contracts.worker import WorkerRegistration
+from assay.environments.catalog import Catalog
+from assay.storage import workers
+from assay.storage.database import Database
+from assay.storage.objects import LocalStore
+from services.implementer.app import create_app
+from services.implementer.context import Context
+from services.implementer.settings import ImplementerSettings
+
+WORKER_TOKEN = "asw_test"
+
+
+@pytest.fixture
+def context(tmp_path: Path, store: LocalStore, catalog: Catalog) -> Iterator[Context]:
+    """A context whose only worker has registered and does nothing."""
+    db = Database(f"sqlite:///{tmp_path}/api.db")
+    db.migrate()
+    worker_id = workers.admit(db, "w", WORKER_TOKEN)
+    with db.write() as session:
+        workers.register(
+            db,
+            session,
+            worker_id,
+            WorkerRegistration(
+                name="w",
+                incarnation="one",
+                cpus=2,
+                memory_bytes=1 << 33,
+                hardware_class="cpu",
+                sandbox="subprocess",
+                isolated=False,
+            ),
+        )
+    yield Context(db, store, catalog, ImplementerSettings(), variables={})
+    db.dispose()
+
+
+@pytest.fixture
+def api(context: Context) -> Iterator[TestClient]:
+    """A client of the API; server errors are answers, not exceptions."""
+    with TestClient(create_app(context), raise_server_exceptions=False) as client:
+        yield client
+
+
+def batch(*texts: str, **changes: Any) -> dict[str, Any]:
+    """The body of a batch of ideas."""
+    ideas = [{"text": text} for text in texts or ("Count in twos.",)]
+    return {"environment": "count", "profile": "tiny", "ideas": ideas, **changes}

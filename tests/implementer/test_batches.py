@@ -1,0 +1,164 @@
+"""Batches over HTTP: submit, read, list, cancel, repeat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from services.implementer.context import Context
+from tests.implementer.conftest import batch
+
+
+def submit(api: TestClient, *texts: str, **changes: Any) -> dict[str, Any]:
+    response = api.post("/v1/batches", json=batch(*texts, **changes))
+    assert response.status_code == 202, response.text
+    body: dict[str, Any] = response.json()
+    assert response.headers["location"] == f"/v1/batches/{body['id']}"
+    return body
+
+
+def test_a_batch_is_accepted_and_can_be_read(api: TestClient) -> None:
+    body = submit(api, "one", "two", metadata={"who": "me"})
+    assert body["counts"]["total"] == 2
+    assert body["counts"]["submitted"] == 2
+    assert set(body["counts"]) >= {"implementing", "queued", "running", "succeeded", "failed"}
+    assert body["metadata"] == {"who": "me"}
+    assert body["baseline"]["pending"] == 5
+    assert api.get(f"/v1/batches/{body['id']}").json() == body
+
+
+def test_etag_answers_304_until_something_changes(api: TestClient) -> None:
+    url = f"/v1/batches/{submit(api)['id']}"
+    tag = api.get(url).headers["etag"]
+    assert api.get(url, headers={"If-None-Match": tag}).status_code == 304
+    api.post(f"{url}/cancel")
+    assert api.get(url, headers={"If-None-Match": tag}).status_code == 200
+
+
+def test_cancelling_twice_changes_nothing_the_second_time(api: TestClient) -> None:
+    url = f"/v1/batches/{submit(api, 'one', 'two')['id']}"
+    first = api.post(f"{url}/cancel")
+    second = api.post(f"{url}/cancel")
+    assert (first.status_code, second.status_code) == (200, 200)
+    assert first.json() == second.json()
+    assert first.json()["state"] == "cancelled"
+    assert first.json()["counts"]["cancelled"] == 2
+
+
+def test_a_repeated_request_under_one_key_is_carried_out_once(api: TestClient) -> None:
+    headers = {"Idempotency-Key": "k1"}
+    first = api.post("/v1/batches", json=batch(), headers=headers)
+    again = api.post("/v1/batches", json=batch(), headers=headers)
+    assert again.status_code == 202
+    assert again.json() == first.json()
+    assert again.headers["idempotent-replayed"] == "true"
+    assert len(api.get("/v1/batches").json()["data"]) == 1
+
+
+def test_an_idempotency_key_cannot_be_used_for_another_body(api: TestClient) -> None:
+    headers = {"Idempotency-Key": "k1"}
+    api.post("/v1/batches", json=batch("a"), headers=headers)
+    other = api.post("/v1/batches", json=batch("b"), headers=headers)
+    assert other.status_code == 422
+    assert other.json()["code"] == "idempotency_key_reused"
+    assert "new key" in other.json()["detail"]
+    assert len(api.get("/v1/batches").json()["data"]) == 1
+
+
+def test_a_refused_request_may_be_corrected_under_its_key(api: TestClient) -> None:
+    headers = {"Idempotency-Key": "k1"}
+    assert api.post("/v1/batches", json=batch(profile="x"), headers=headers).status_code == 422
+    assert api.post("/v1/batches", json=batch(), headers=headers).status_code == 202
+
+
+def test_dry_run_prices_and_stores_nothing(api: TestClient) -> None:
+    response = api.post("/v1/batches?dry_run=true", json=batch("a", "b"))
+    assert response.status_code == 200
+    assert response.json()["cost_usd"] == {"low": "0", "high": "0"}
+    assert api.get("/v1/batches").json()["data"] == []
+
+
+def test_lists_are_paged_by_cursor(api: TestClient) -> None:
+    made = [submit(api, f"idea {i}")["id"] for i in range(5)]
+    seen: list[str] = []
+    url = "/v1/batches?limit=2"
+    pages = 0
+    while True:
+        page = api.get(url).json()
+        pages += 1
+        seen += [b["id"] for b in page["data"]]
+        if page["next_cursor"] is None:
+            break
+        url = f"/v1/batches?limit=2&cursor={page['next_cursor']}"
+    assert seen == made[::-1]
+    assert pages == 3
+    cursor = api.get("/v1/batches?limit=2").json()["next_cursor"]
+    other = api.get(f"/v1/batches?limit=2&state=running&cursor={cursor}")
+    assert other.status_code == 400
+    assert "other filters" in other.json()["detail"]
+
+
+def test_experiments_of_a_batch_come_in_the_order_of_their_ideas(api: TestClient) -> None:
+    body = submit(api, *(f"idea {i}" for i in range(7)))
+    first = api.get(f"/v1/experiments?batch={body['id']}&limit=4").json()
+    rest = api.get(f"/v1/experiments?batch={body['id']}&cursor={first['next_cursor']}").json()
+    texts = [e["idea"]["text"] for e in first["data"] + rest["data"]]
+    assert texts == [f"idea {i}" for i in range(7)]
+    assert rest["next_cursor"] is None
+
+
+def test_events_as_pages_and_as_a_stream_that_resumes(api: TestClient) -> None:
+    body = submit(api, "one", "two")
+    url = f"/v1/batches/{body['id']}"
+    api.post(f"{url}/cancel")
+    events = api.get(f"{url}/events").json()["data"]
+    assert [e["type"] for e in events] == ["experiment.changed"] * 2 + ["batch.finished"]
+    after_first = {"Accept": "text/event-stream", "Last-Event-ID": str(events[0]["id"])}
+    with api.stream("GET", f"{url}/events", headers=after_first) as stream:
+        lines = [line for line in stream.iter_lines() if line.startswith("id: ")]
+    assert lines == [f"id: {events[1]['id']}", f"id: {events[2]['id']}"]
+    at_the_end = {"Accept": "text/event-stream", "Last-Event-ID": str(events[2]["id"])}
+    with api.stream("GET", f"{url}/events", headers=at_the_end) as stream:
+        assert list(stream.iter_lines()) == []
+
+
+def test_another_owner_sees_nothing(context: Context) -> None:
+    from pydantic import SecretStr
+
+    from services.implementer.app import create_app
+
+    context.settings.api_keys = {"ann": SecretStr("key-a"), "bob": SecretStr("key-b")}
+    with TestClient(create_app(context), raise_server_exceptions=False) as api:
+        assert api.get("/v1/batches").status_code == 401
+        ann = {"Authorization": "Bearer key-a"}
+        bob = {"Authorization": "Bearer key-b"}
+        body = api.post("/v1/batches", json=batch(), headers=ann).json()
+        assert body["owner"] == "ann"
+        assert api.get(f"/v1/batches/{body['id']}", headers=ann).status_code == 200
+        assert api.get(f"/v1/batches/{body['id']}", headers=bob).status_code == 404
+        assert api.get("/v1/batches", headers=bob).json()["data"] == []
+        assert api.post(f"/v1/batches/{body['id']}/cancel", headers=bob).status_code == 404
+
+
+def test_an_address_of_the_callers_choice_is_not_sent_the_servers_key(context: Context) -> None:
+    from pydantic import SecretStr
+
+    from services.implementer.app import create_app
+
+    context.settings.api_keys = {"ann": SecretStr("key-a")}
+    with TestClient(create_app(context), raise_server_exceptions=False) as api:
+        response = api.post(
+            "/v1/batches",
+            json=batch(executor="openai:x@http://evil.example/v1"),
+            headers={"Authorization": "Bearer key-a"},
+        )
+    assert response.json()["code"] == "model_url_not_allowed"
+
+
+def test_a_host_name_that_is_not_ours_is_refused(context: Context) -> None:
+    from services.implementer.app import create_app
+
+    app = create_app(context, allowed_hosts=["127.0.0.1", "localhost"])
+    with TestClient(app, base_url="http://rebound.example") as api:
+        assert api.get("/v1/batches").status_code == 400

@@ -1,0 +1,291 @@
+"""The implement loop: samples, revisions, the first that applies wins, every call recorded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from assay.contracts.batch import BatchRequest
+from assay.domain.states import Failure
+from assay.llm import Completion, ImplementRequest, OnTry, Usage, open_executor
+from assay.storage import batches, environments, implementations, schema
+from services.implementer.context import Context
+from services.implementer.loop import Loop, NoLongerWantedError, Patched, conclude, take_up
+from tests.implementer.conftest import batch
+from tests.llm import anthropic_server
+from tests.llm.http_server import serve
+
+GOOD = "```diff\n--- a/train.py\n+++ b/train.py\n@@ -3,1 +3,1 @@\n-STEP = 1\n+STEP = 4\n```"
+MISFIT = GOOD.replace("-STEP = 1", "-STEP = 99")
+BROKEN = GOOD.replace("+STEP = 4", "+STEP = (4")
+RETURN = GOOD.replace("+STEP = 4", "+return 4")
+FORBIDDEN = (
+    "```diff\n--- a/sealed.py\n+++ b/sealed.py\n@@ -1 +1 @@\n"
+    "-# no diff may touch this\n+# touched\n```"
+)
+
+Answer = Callable[[ImplementRequest], Any]
+
+
+@dataclass
+class Scripted:
+    """An executor that answers from a function and remembers what it was asked."""
+
+    answer: Answer
+    name: str = "anthropic:claude-opus-4-5"
+    prompt_version: str = "v1"
+    asked: list[ImplementRequest] = field(default_factory=list)
+    cancelled: int = 0
+
+    async def implement(
+        self, request: ImplementRequest, *, on_try: OnTry | None = None
+    ) -> Completion:
+        self.asked.append(request)
+        answer = self.answer(request)
+        try:
+            if asyncio.iscoroutine(answer):
+                answer = await answer
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, Completion):
+            return answer
+        return Completion(answer, "", "end", Usage(1000, 100), self.name)
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+def submit(context: Context, executor: str = "anthropic:claude-opus-4-5", **options: Any) -> str:
+    """A batch of one idea; the experiment's id."""
+    request = BatchRequest.model_validate(
+        batch("Count in fours.", executor=executor, options={"baseline_seeds": 0, **options})
+    )
+    environment = environments.register(context.db, context.store, context.catalog.get("count"))
+    with context.db.write() as session:
+        batch_id = batches.create(context.db, session, request, "local", environment, "cpu")
+        return session.scalars(
+            select(schema.Experiment.id).where(schema.Experiment.batch_id == batch_id)
+        ).one()
+
+
+def implement(context: Context, experiment: str, executor: Any) -> Patched | Failure:
+    """Take the experiment up, go through the loop, store what came of it."""
+    taken = take_up(context, experiment)
+    assert taken is not None
+    work, baseline = taken
+
+    async def run() -> Patched | Failure:
+        try:
+            return await Loop(context, work, executor, baseline).run()
+        finally:
+            await executor.aclose()
+
+    outcome = asyncio.run(run())
+    conclude(context, work, outcome)
+    return outcome
+
+
+def samples(context: Context, experiment: str) -> list[schema.Sample]:
+    with context.db.read() as session:
+        implementation = session.scalars(
+            select(schema.Implementation).where(schema.Implementation.experiment_id == experiment)
+        ).one()
+        return implementations.samples(session, implementation.id)
+
+
+def test_the_first_answer_that_applies_wins_and_one_call_suffices(context: Context) -> None:
+    experiment = submit(context)
+    executor = Scripted(lambda _: GOOD)
+    outcome = implement(context, experiment, executor)
+    assert isinstance(outcome, Patched)
+    assert "STEP = 4" in outcome.files["train.py"]
+    assert len(executor.asked) == 1
+    (row,) = samples(context, experiment)
+    assert (row.state, row.input_tokens, row.output_tokens) == ("applied", 1000, 100)
+    assert row.cost_usd == Decimal("0.0075")  # 1000 × $5 + 100 × $25 per million
+    assert row.diff is not None
+    assert "+STEP = 4" in row.diff
+    with context.db.read() as session:
+        assert session.get_one(schema.Experiment, experiment).state == "queued"
+
+
+@pytest.mark.parametrize(
+    ("first", "code", "says"),
+    [
+        (MISFIT, "no_match", "STEP = 99"),
+        (BROKEN, "syntax_error", "train.py"),
+        (RETURN, "does_not_compile", "'return' outside function"),
+        (FORBIDDEN, "protected", "sealed.py"),
+        ("I cannot do that.", "no_diff", ""),
+    ],
+)
+def test_a_failure_is_revised_with_its_log(
+    context: Context, first: str, code: str, says: str
+) -> None:
+    experiment = submit(context)
+    executor = Scripted(lambda request: GOOD if request.revision else first)
+    assert isinstance(implement(context, experiment, executor), Patched)
+    assert executor.asked[1].previous_answer == first
+    assert says in (executor.asked[1].patch_log or "")
+    refused, applied = samples(context, experiment)
+    assert (refused.state, refused.code, applied.state) == ("refused", code, "applied")
+
+
+def test_staged_sampling_widens_until_all_samples_are_used(context: Context) -> None:
+    experiment = submit(context, samples=10, revisions=2)
+    executor = Scripted(lambda _: MISFIT)
+    outcome = implement(context, experiment, executor)
+    assert isinstance(outcome, Failure)
+    assert (outcome.stage.value, outcome.code) == ("implement", "no_match")
+    assert len(executor.asked) == 30
+    assert len(samples(context, experiment)) == 30
+    with context.db.read() as session:
+        row = session.get_one(schema.Experiment, experiment)
+        assert row.state == "failed"
+        assert row.failure is not None
+        assert "STEP = 99" in row.failure["message"]
+
+
+def test_an_offline_executor_is_not_asked_twice_for_the_same(context: Context) -> None:
+    experiment = submit(context, executor="offline:literal", samples=10)
+    executor = Scripted(lambda _: MISFIT, name="offline:literal")
+    implement(context, experiment, executor)
+    assert {request.sample for request in executor.asked} == {0}
+
+
+def test_paper_sampling_starts_all_and_cancels_the_siblings_of_the_winner(
+    context: Context,
+) -> None:
+    experiment = submit(context, samples=4, sampling="paper")
+    started = 0
+
+    async def answer(request: ImplementRequest) -> str:
+        nonlocal started
+        started += 1
+        while started < 4:
+            await asyncio.sleep(0.001)
+        if request.sample != 2:
+            await asyncio.Event().wait()
+        return GOOD
+
+    executor = Scripted(answer)
+    outcome = implement(context, experiment, executor)
+    assert isinstance(outcome, Patched)
+    assert outcome.sample == 2
+    assert executor.cancelled == 3
+    states = [row.state for row in samples(context, experiment)]
+    assert sorted(states) == ["applied", "cancelled", "cancelled", "cancelled"]
+
+
+def test_a_cut_off_answer_is_never_applied(context: Context) -> None:
+    experiment = submit(context, samples=1, revisions=0)
+    cut = Completion(GOOD, "", "truncated", Usage(1, 1), "m")
+    outcome = implement(context, experiment, Scripted(lambda _: cut))
+    assert isinstance(outcome, Failure)
+    assert outcome.code == "truncated"
+
+
+def test_a_refusal_is_not_revised_but_another_sample_is_tried(context: Context) -> None:
+    experiment = submit(context, samples=2, revisions=2)
+    declined = Completion("", "", "refused", Usage(1, 1), "m")
+    executor = Scripted(lambda request: GOOD if request.sample else declined)
+    assert isinstance(implement(context, experiment, executor), Patched)
+    assert len(executor.asked) == 2
+
+
+def test_a_crash_repeats_at_most_the_call_that_was_in_flight(context: Context) -> None:
+    experiment = submit(context, samples=1, revisions=2)
+
+    class CrashError(BaseException):
+        """The process dies."""
+
+    def dies(request: ImplementRequest) -> str:
+        if request.revision == 1:
+            raise CrashError
+        return MISFIT
+
+    taken = take_up(context, experiment)
+    assert taken is not None
+    with pytest.raises(CrashError):
+        asyncio.run(Loop(context, taken[0], Scripted(dies), taken[1]).run())
+    assert [row.state for row in samples(context, experiment)] == ["refused", "calling"]
+
+    executor = Scripted(lambda _: GOOD)
+    assert isinstance(implement(context, experiment, executor), Patched)
+    assert [request.revision for request in executor.asked] == [1]
+    assert executor.asked[0].previous_answer == MISFIT
+    rows = samples(context, experiment)
+    assert [(row.state, row.interrupted) for row in rows] == [("refused", 0), ("applied", 1)]
+
+
+def test_a_recorded_answer_is_used_again_instead_of_being_asked_for(context: Context) -> None:
+    experiment = submit(context)
+    taken = take_up(context, experiment)
+    assert taken is not None
+    first = asyncio.run(Loop(context, taken[0], Scripted(lambda _: GOOD), taken[1]).run())
+    executor = Scripted(lambda _: MISFIT)
+    assert implement(context, experiment, executor) == first
+    assert executor.asked == []
+
+
+def test_no_call_starts_once_the_cap_is_spent(context: Context) -> None:
+    experiment = submit(context, samples=10, revisions=2, max_cost_usd="0.02")
+    executor = Scripted(lambda _: MISFIT)
+    outcome = implement(context, experiment, executor)
+    assert isinstance(outcome, Failure)
+    assert outcome.code == "spend_cap"
+    assert "max_cost_usd" in outcome.message
+    assert 3 <= len(executor.asked) <= 5  # 0.0075 each: reached after three, few in flight
+
+
+def test_a_cancelled_experiment_makes_no_further_call(context: Context) -> None:
+    experiment = submit(context, samples=1, revisions=2)
+
+    def cancel(_: ImplementRequest) -> str:
+        with context.db.write() as session:
+            batches.cancel_experiment(context.db, session, experiment)
+        return MISFIT
+
+    executor = Scripted(cancel)
+    taken = take_up(context, experiment)
+    assert taken is not None
+    with pytest.raises(NoLongerWantedError):
+        asyncio.run(Loop(context, taken[0], executor, taken[1]).run())
+    assert len(executor.asked) == 1
+    assert take_up(context, experiment) is None
+
+
+def test_the_anthropic_path_against_a_server_that_speaks_its_wire_format(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def at_once(_seconds: float) -> None:
+        """No real waiting between tries."""
+
+    monkeypatch.setattr("assay.llm.retry.asyncio.sleep", at_once)
+    replies = [
+        anthropic_server.error(429, "rate_limit_error", retry_after="2"),
+        anthropic_server.message(MISFIT),
+        anthropic_server.error(500, "api_error"),
+        anthropic_server.message(GOOD, stop_reason="max_tokens"),
+        anthropic_server.message(GOOD, thinking="Fours it is."),
+    ]
+    experiment = submit(context)
+    with serve(*replies) as script:
+        variables = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": script.url}
+        executor = open_executor("anthropic:claude-opus-4-5", variables)
+        outcome = implement(context, experiment, executor)
+    assert isinstance(outcome, Patched)
+    first, second, third = samples(context, experiment)
+    assert [first.state, second.state, third.state] == ["refused", "refused", "applied"]
+    assert [first.code, second.code] == ["no_match", "truncated"]
+    assert [first.tries, second.tries, third.tries] == [2, 2, 1]
+    assert third.thinking == "Fours it is."
