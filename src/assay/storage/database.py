@@ -119,17 +119,30 @@ def _faults() -> Iterator[None]:
         yield
     except OperationalError as error:
         text = str(error.orig)
-        if "disk is full" in text or "No space left" in text:
-            raise Unavailable(
-                "the disk of the database is full; free space and try again", code="disk_full"
-            ) from error
-        if "readonly" in text or "read-only" in text:
-            raise Unavailable(
-                "the database is read-only; check the permissions of its folder",
-                code="database_read_only",
-            ) from error
-        if "locked" in text:
-            raise Unavailable("the database is busy; try again", code="database_busy") from error
+        for sign, code, remedy in _FAULTS:
+            if sign in text:
+                raise Unavailable(remedy.format(text), code=code) from error
+        if isinstance(error.orig, sqlite3.OperationalError):
+            raise  # SQLite also calls a mistake in a statement operational
         raise Unavailable(
             f"the database cannot be used: {text}", code="database_unavailable"
         ) from error
+
+
+#: What a driver's message says, the code of the error, and what to do.
+_FAULTS = (
+    ("disk is full", "disk_full", "the disk of the database is full; free space and try again"),
+    ("No space left", "disk_full", "the disk of the database is full; free space and try again"),
+    (
+        "readonly database",
+        "database_read_only",
+        "the database is read-only; check the permissions of its folder",
+    ),
+    (
+        "unable to open",
+        "database_unavailable",
+        "the database cannot be opened ({}); check its folder",
+    ),
+    ("disk I/O error", "database_unavailable", "the database's disk fails: {}"),
+    ("database is locked", "database_busy", "the database is busy; try again"),
+)

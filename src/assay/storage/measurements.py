@@ -143,7 +143,7 @@ def baseline_values(
     )
     if seeds is not None:
         query = query.where(schema.Measurement.seed < seeds)
-    return dict(session.execute(query).tuples().all())
+    return dict(session.execute(query).all())
 
 
 def baseline_states(
@@ -160,7 +160,7 @@ def baseline_states(
             schema.Measurement.kind == MeasurementKind.SCORE.value,
         )
         .group_by(schema.Measurement.state)
-    ).tuples()
+    ).all()
     return dict(rows)
 
 

@@ -1,0 +1,1 @@
+"""The clock: leases, placement, reconciliation."""

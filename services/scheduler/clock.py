@@ -1,0 +1,129 @@
+"""The scheduler: on its clock it matches queued measurements to free resources.
+
+One leader at a time, by a lease with an epoch in the database; every assignment is made in a
+transaction that checks the epoch, so a leader that was paused cannot act on what it saw before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from sqlalchemy import update
+
+from assay.domain.errors import AssayError, Fenced
+from assay.domain.ids import new_id
+from assay.domain.placement import place
+from assay.domain.states import WorkerState
+from assay.storage import attempts, leader, schema
+from assay.storage.database import Database
+from services.scheduler.settings import SchedulerSettings
+from services.scheduler.state import demands, supplies
+
+log = logging.getLogger(__name__)
+
+
+class Scheduler:
+    """Ticks until it is stopped. `on_commit` is called after every assignment."""
+
+    def __init__(
+        self,
+        db: Database,
+        settings: SchedulerSettings,
+        on_commit: Callable[[], None],
+    ) -> None:
+        self._db = db
+        self._settings = settings
+        self._on_commit = on_commit
+        self._holder = new_id("sch")
+        self._epoch: int | None = None
+        self._renew_at = 0.0
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+
+    def wake(self) -> None:
+        """Tick now: something was queued, or resources became free."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End `run` after the current tick."""
+        self._stopping.set()
+        self._wake.set()
+
+    def run(self) -> None:
+        """Tick on the clock and on news, until stopped."""
+        while not self._stopping.is_set():
+            self._wake.clear()
+            try:
+                self.tick()
+            except Fenced as error:
+                log.warning("no longer the leader: %s", error)
+                self._epoch = None
+            except AssayError as error:
+                log.warning("this tick failed, the next may not: %s", error)
+            self._wake.wait(self._settings.tick_seconds)
+        if self._epoch is not None:
+            leader.release(self._db, self._holder)
+
+    def tick(self) -> int:
+        """One round: renew the leadership, expire leases, place. Returns assignments made."""
+        if not self._lead():
+            return 0
+        self._reconcile()
+        return self._assign()
+
+    def _lead(self) -> bool:
+        if self._epoch is not None and time.monotonic() < self._renew_at:
+            return True
+        epoch = leader.acquire(self._db, self._holder, self._settings.leader_lease)
+        self._renew_at = time.monotonic() + self._settings.leader_seconds / 3
+        if epoch is not None and epoch != self._epoch:
+            log.info("leading with epoch %d", epoch)
+            self._grant_amnesty()
+        self._epoch = epoch
+        return epoch is not None
+
+    def _grant_amnesty(self) -> None:
+        """Whatever ran while nobody led gets one full lease before it may be called lost."""
+        with self._db.write() as session:
+            attempts.renew_all(session, self._db.now(session) + self._settings.lease)
+
+    def _reconcile(self) -> None:
+        """Expire leases. Reads first: on most ticks there is nothing to write."""
+        with self._db.read() as session:
+            now = self._db.now(session)
+            expired = attempts.any_expired(session, now)
+        if not expired:
+            return
+        with self._db.write() as session:
+            leader.check(session, self._epoch or 0)
+            lost = attempts.expire(self._db, session, now)
+            session.execute(
+                update(schema.Worker)
+                .where(
+                    schema.Worker.state == WorkerState.ACTIVE.value,
+                    schema.Worker.last_seen_at < now - self._settings.lease,
+                )
+                .values(state=WorkerState.LOST.value)
+            )
+        log.warning("%d attempts lost: their leases ran out", lost)
+
+    def _assign(self) -> int:
+        with self._db.read() as session:
+            waiting = demands(session, self._settings.queue_window)
+            if not waiting:
+                return 0
+            free = supplies(session, self._db.now(session), self._settings.lease)
+        placements = place(waiting, free)
+        if not placements:
+            return 0
+        made = 0
+        with self._db.write() as session:
+            leader.check(session, self._epoch or 0)
+            for placement in placements:
+                if attempts.assign(self._db, session, placement, self._settings.lease):
+                    made += 1
+        self._on_commit()
+        return made
