@@ -1,0 +1,154 @@
+"""Take the artifact folder that hostile code left, without being led anywhere else by it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.domain.errors import AssayError
+
+ARCHIVE = "artifact.zip"
+CURVE_FILE = "metrics.jsonl"
+_DEPTH = 16
+_NAME_CAP = 512
+_COMPRESSED = 8 << 20  # larger files are weights, which do not compress
+_CHUNK = 1 << 20
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+class UnsafeArtifact(AssayError):
+    """The artifact folder holds something that is not a plain file, or too much."""
+
+    code = "unsafe_artifact"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much an artifact folder may hold."""
+
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """A regular file: `/`-separated name in the artifact folder, size in bytes."""
+
+    name: str
+    size: int
+
+
+@contextmanager
+def opened_folder(name: str, parent: int | None = None) -> Iterator[int]:
+    """A descriptor of a folder that is not a link; everything below is opened through it."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(name, flags, dir_fd=parent)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def scan(folder: int, bounds: Bounds) -> list[Found]:
+    """The files below an open folder, by name.
+
+    Raises:
+        UnsafeArtifact: a link, a device, a FIFO, a socket, an unusable name, or over the bounds.
+    """
+    found: list[Found] = []
+    total = 0
+    for item in _walk(folder, "", _DEPTH):
+        found.append(item)
+        total += item.size
+        if len(found) > bounds.files:
+            raise UnsafeArtifact(f"the artifact folder holds more than {bounds.files} files")
+        if total > bounds.bytes:
+            raise UnsafeArtifact(f"the artifact folder holds more than {bounds.bytes} bytes")
+    return sorted(found, key=lambda f: f.name)
+
+
+def _walk(folder: int, prefix: str, depth: int) -> Iterator[Found]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = prefix + entry.name
+            if len(name) > _NAME_CAP or not name.isprintable() or "\\" in name:
+                raise UnsafeArtifact(f"artifact file name {name[:80]!r} cannot be stored")
+            details = entry.stat(follow_symlinks=False)
+            if stat.S_ISREG(details.st_mode):
+                yield Found(name, details.st_size)
+            elif stat.S_ISDIR(details.st_mode):
+                yield from _walk_folder(folder, entry.name, name, depth)
+            else:
+                kind = "a symbolic link" if stat.S_ISLNK(details.st_mode) else "not a plain file"
+                raise UnsafeArtifact(
+                    f"the artifact {name} is {kind}; leave plain files only in $ASSAY_OUT"
+                )
+
+
+def _walk_folder(folder: int, entry: str, name: str, depth: int) -> Iterator[Found]:
+    if depth == 0:
+        raise UnsafeArtifact(f"artifact folders are nested deeper than {_DEPTH}")
+    with opened_folder(entry, folder) as inner:
+        yield from _walk(inner, f"{name}/", depth - 1)
+
+
+def has_artifact(found: list[Found]) -> bool:
+    """Whether training left anything besides its curve."""
+    return any(f.name != CURVE_FILE for f in found)
+
+
+def build_archive(folder: int, found: list[Found], logs: Iterable[Path], target: Path) -> Path:
+    """Write `target`: the artifact below `artifact/`, the logs below `logs/`.
+
+    The bytes depend on nothing but names and contents (and the version of zlib).
+
+    Raises:
+        UnsafeArtifact: a file changed its kind or size since the scan.
+    """
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for item in found:
+            with _opened_file(folder, item) as descriptor:
+                _store(archive, f"artifact/{item.name}", descriptor, item.size)
+        for path in sorted(logs):
+            with path.open("rb") as file:
+                _store(archive, f"logs/{path.name}", file.fileno(), path.stat().st_size)
+    return target
+
+
+@contextmanager
+def _opened_file(folder: int, item: Found) -> Iterator[int]:
+    """Open a scanned file part by part, so that no link is followed at any level."""
+    *parents, last = item.name.split("/")
+    current = os.dup(folder)
+    try:
+        for step, flags in [*((p, os.O_DIRECTORY) for p in parents), (last, os.O_NONBLOCK)]:
+            inner = os.open(
+                step, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=current
+            )
+            os.close(current)
+            current = inner
+        details = os.fstat(current)
+        if not stat.S_ISREG(details.st_mode) or details.st_size != item.size:
+            raise UnsafeArtifact(f"the artifact {item.name} changed after training had ended")
+        yield current
+    except OSError as error:
+        raise UnsafeArtifact(f"the artifact {item.name} cannot be read: {error}") from error
+    finally:
+        os.close(current)
+
+
+def _store(archive: zipfile.ZipFile, name: str, descriptor: int, size: int) -> None:
+    info = zipfile.ZipInfo(name, _EPOCH)
+    info.external_attr = 0o644 << 16
+    info.compress_type = zipfile.ZIP_DEFLATED if size <= _COMPRESSED else zipfile.ZIP_STORED
+    info.file_size = size
+    with archive.open(info, "w", force_zip64=size > 1 << 31) as target:
+        offset = 0
+        while chunk := os.pread(descriptor, min(_CHUNK, size - offset), offset):
+            target.write(chunk)
+            offset += len(chunk)

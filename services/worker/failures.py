@@ -1,0 +1,144 @@
+"""Turn the end of a training into a failure that says what happened and what to do."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from assay.contracts.base import FailureBody
+from assay.contracts.environment import MetricSpec
+from assay.domain.errors import AssayError
+from assay.domain.metrics import is_better
+from assay.domain.states import FailureStage
+from assay.sandbox import Exit, SandboxError, SandboxUnavailable
+
+MESSAGE_CAP = 500
+_HEADER = "Traceback (most recent call last):"
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Iteration|Warning)\b")
+_NO_MEMORY = re.compile(r"MemoryError|[Cc]annot allocate memory|can't allocate memory")
+# The evaluation runs in a child, which hands over exceptions as text.
+_NOT_STARTED = tuple(f"{kind.__name__}:" for kind in (SandboxError, SandboxUnavailable))
+
+
+class AttemptFailed(AssayError):
+    """The attempt is over. `infrastructure` says that the codebase is not to blame."""
+
+    def __init__(self, failure: FailureBody, *, infrastructure: bool = False) -> None:
+        super().__init__(failure.message, code=failure.code)
+        self.failure = failure
+        self.infrastructure = infrastructure
+
+
+class Cancelled(AssayError):
+    """Somebody does not want the result any more, or the attempt is no longer ours."""
+
+    code = "cancelled"
+
+
+def failure(
+    stage: FailureStage, code: str, message: str, *, retryable: bool = False
+) -> FailureBody:
+    """A failure whose message is one bounded, printable text."""
+    return FailureBody(
+        stage=stage.value, code=code, message=printable(message), retryable=retryable
+    )
+
+
+def infrastructure(code: str, message: str) -> AttemptFailed:
+    """A fault of this host: the attempt is tried again elsewhere."""
+    body = failure(FailureStage.START, code, message, retryable=True)
+    return AttemptFailed(body, infrastructure=True)
+
+
+def printable(text: str) -> str:
+    """Without control characters; what is longer than `MESSAGE_CAP` loses its middle."""
+    shown = "".join(
+        c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text
+    )
+    if len(shown) <= MESSAGE_CAP:
+        return shown
+    return f"{shown[: MESSAGE_CAP // 3]} … {shown[3 - MESSAGE_CAP * 2 // 3 :]}"
+
+
+def last_traceback_line(tail: bytes) -> str | None:
+    """The line that names the exception, from the end of a log; None when there is none.
+
+    It is the first unindented line after the last traceback's header. A syntax error in the file
+    that is started prints no header, so the last line that looks like an exception is next.
+    """
+    lines = tail.decode(errors="replace").replace("\r", "\n").split("\n")
+    headers = [i for i, line in enumerate(lines) if line.strip(" |+") == _HEADER]
+    if headers:
+        for line in lines[headers[-1] + 1 :]:
+            if line.strip() and not line[0].isspace() and _looks_like_name(line):
+                return line.rstrip()
+    found = (line.rstrip() for line in reversed(lines) if _EXCEPTION.match(line.lstrip(" |")))
+    return next(found, None)
+
+
+def _looks_like_name(line: str) -> bool:
+    return re.match(r"[A-Za-z_][\w.]*(:|$)", line.rstrip()) is not None
+
+
+def training_failure(end: Exit, tail: bytes, *, log_full: bool, wall: float) -> FailureBody | None:
+    """What went wrong in training; None when it ended well. `wall` is the budget in seconds."""
+    if end.reason == "exited":
+        return _crash(end, tail, log_full) if end.code != 0 else None
+    code, message = {
+        "wall": (
+            "wall_budget_exceeded",
+            f"training was ended after {end.wall_seconds:.1f} s of {wall:g} s; $ASSAY_SECONDS "
+            "holds the budget",
+        ),
+        "cpu": (
+            "cpu_budget_exceeded",
+            f"training was ended after {end.cpu_seconds:.1f} s of processor time",
+        ),
+        "memory": ("memory_exceeded", "training used more memory than the profile allows"),
+        "cancelled": ("cancelled", "training was cancelled"),
+    }[end.reason]
+    return failure(FailureStage.TRAIN, code, message)
+
+
+def _crash(end: Exit, tail: bytes, log_full: bool) -> FailureBody:
+    line = last_traceback_line(tail)
+    if line is not None and end.code == 1 and _NO_MEMORY.search(line):
+        return failure(FailureStage.TRAIN, "memory_exceeded", line)
+    how = f"killed by {_signal_name(-end.code)}" if end.code < 0 else f"exit code {end.code}"
+    if log_full:
+        message = f"{how}; the log reached the largest file size allowed"
+    elif line is not None:
+        message = line
+    else:
+        last = tail.decode(errors="replace").strip().rpartition("\n")[2]
+        message = f"{how}; last line of the log: {last}" if last else f"{how}; nothing was logged"
+    return failure(FailureStage.TRAIN, "crashed", message)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def score_failure(code: str, message: str) -> AttemptFailed:
+    """The evaluation's verdict. `message` may go on with what the predictor printed."""
+    if message.startswith(_NOT_STARTED):
+        return infrastructure("sandbox_failed", message)
+    said, _, words = message.partition("\n")
+    line = last_traceback_line(words.encode()) if words else None
+    text = f"{said}: {line}" if line else message
+    return AttemptFailed(failure(FailureStage.SCORE, code, text))
+
+
+def implausible(spec: MetricSpec, metric: float) -> FailureBody | None:
+    """A failure when the metric is better than the environment holds possible."""
+    if spec.bound is None or not is_better(spec.direction, metric, spec.bound):
+        return None
+    return failure(
+        FailureStage.GUARD,
+        "implausible",
+        f"{spec.name} is {metric:g}, better than the bound of {spec.bound:g} that this "
+        "environment holds possible; look for a leak before believing it",
+    )

@@ -1,0 +1,76 @@
+"""Folders that hostile code may have written to: hold them, remove them."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from assay.domain.errors import Unavailable
+
+_log = logging.getLogger(__name__)
+
+
+def remove_tree(folder: Path) -> bool:
+    """Remove a folder without following links; True when nothing is left.
+
+    Folders that took away their own permissions, or are nested deeper than Python can recurse,
+    are left to `chmod` and `rm`.
+    """
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:
+        _log.info("%s is nested very deeply", folder)
+    if os.path.lexists(folder):
+        for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+            subprocess.run(
+                [*command, "--", str(folder)],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+    gone = not os.path.lexists(folder)
+    if not gone:
+        _log.warning("%s could not be removed completely", folder)
+    return gone
+
+
+class Scratch:
+    """The worker's own folder for attempts, held by a lock as long as the worker lives.
+
+    Raises:
+        Unavailable: another worker on this host uses the folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder = folder
+        self.attempts = folder / "attempts"
+        self._lock = (folder / "worker.lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise Unavailable(
+                f"{folder} is used by another worker; set ASSAY_WORKER_SCRATCH to another folder"
+            ) from None
+        self._remove_leftovers()
+
+    def _remove_leftovers(self) -> None:
+        """Whatever a killed worker left: its attempts died with it."""
+        if self.attempts.is_symlink():
+            self.attempts.unlink()
+        self.attempts.mkdir(mode=0o700, exist_ok=True)
+        for leftover in self.attempts.iterdir():
+            if leftover.is_dir() and not leftover.is_symlink():
+                remove_tree(leftover)
+            else:
+                leftover.unlink()
+
+    def close(self) -> None:
+        """Let another worker use the folder."""
+        self._lock.close()

@@ -1,0 +1,91 @@
+"""What every attempt on this worker shares."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import platform
+import socket
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from assay.evaluation import start_evaluation_server
+from assay.sandbox import Sandbox, SandboxSettings, choose_sandbox, open_sandbox
+from services.worker.api import WorkerApi
+from services.worker.cache import BundleCache
+from services.worker.folders import Scratch
+from services.worker.hardware import Cpu, hardware_class, read_cpu
+from services.worker.settings import WorkerSettings
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Host:
+    """A worker that is ready to run attempts."""
+
+    settings: WorkerSettings
+    api: WorkerApi
+    bundles: BundleCache
+    scratch: Scratch
+    sandbox: Sandbox
+    sandbox_settings: SandboxSettings
+    guarantees: dict[str, bool]
+    hardware_class: str
+    cpu: Cpu
+    info: dict[str, Any]
+
+
+def open_host(
+    settings: WorkerSettings, scratch: Scratch, api: WorkerApi, bundles: BundleCache
+) -> Host:
+    """Choose and try the sandbox, and find out what this host is.
+
+    Raises:
+        SandboxUnavailable: the sandbox that was asked for does not work here.
+    """
+    probes = scratch.attempts / "probes"  # among the attempts, so that leftovers are removed
+    probes.mkdir(mode=0o700)
+    chosen, why = choose_sandbox(settings.sandbox, probes)
+    sandbox_settings = dataclasses.replace(chosen, grace_seconds=settings.grace_seconds)
+    sandbox = open_sandbox(sandbox_settings)
+    guarantees = sandbox.probe(quick=settings.probe == "quick")
+    _log.log(logging.INFO if sandbox.isolated else logging.WARNING, "sandbox: %s", why)
+    start_evaluation_server()
+    cpu = read_cpu()
+    return Host(
+        settings=settings,
+        api=api,
+        bundles=bundles,
+        scratch=scratch,
+        sandbox=sandbox,
+        sandbox_settings=sandbox_settings,
+        guarantees={guarantee.value: held for guarantee, held in guarantees.items()},
+        hardware_class=settings.hardware_class or hardware_class(cpu),
+        cpu=cpu,
+        info=_info(cpu, why),
+    )
+
+
+def _info(cpu: Cpu, why: str) -> dict[str, Any]:
+    return {
+        "host": socket.gethostname(),
+        "system": platform.system(),
+        "kernel": platform.release(),
+        "cpu_model": cpu.model,
+        "python": platform.python_version(),
+        "implementation": sys.implementation.name,
+        "torch": _version("torch"),
+        "numpy": _version("numpy"),
+        "sandbox": why,
+    }
+
+
+def _version(distribution: str) -> str | None:
+    """The installed version, read from its metadata: importing torch takes seconds."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None

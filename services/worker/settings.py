@@ -1,0 +1,98 @@
+"""Settings of a worker, from `ASSAY_WORKER_*` environment variables."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import socket
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from services.worker.hardware import available_cpus, available_memory
+
+PREFIX = "ASSAY_WORKER_"
+MIB = 1 << 20
+
+
+def _cache_home() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "assay"
+
+
+class WorkerSettings(BaseSettings):
+    """What a worker offers and where it keeps things. Sizes in bytes, times in seconds."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    api_url: str = Field("http://127.0.0.1:8000", description="Base of the implementer API.")
+    token: SecretStr = Field(description="The worker's own credential; the only one it holds.")
+    name: str = Field(default_factory=socket.gethostname, min_length=1, max_length=200)
+
+    cpus: int = Field(default_factory=available_cpus, ge=1, description="Slots offered.")
+    memory_bytes: int = Field(default_factory=available_memory, ge=1)
+    hardware_class: str | None = Field(None, description="Found by itself when not given.")
+
+    cache: Path = Field(default_factory=_cache_home, description="Bundles and prepared data.")
+    scratch: Path | None = Field(
+        None, description="Workspaces of attempts; one folder per worker. In the cache by default."
+    )
+
+    sandbox: Literal["auto", "bubblewrap", "subprocess"] = "auto"
+    probe: Literal["quick", "full"] = Field(
+        "full", description="Which guarantees are tried at the start; `full` takes seconds."
+    )
+    grace_seconds: float = Field(10, ge=0, description="Between SIGTERM and the kill.")
+    processes: int = Field(256, ge=1, description="Processes and threads of one attempt.")
+    open_files: int = Field(1024, ge=16)
+    file_bytes: int = Field(
+        64 * MIB, ge=MIB, description="Largest single file the code may write: log, checkpoint."
+    )
+    artifact_bytes: int = Field(256 * MIB, ge=1, description="Whole artifact folder.")
+    artifact_files: int = Field(1000, ge=1)
+
+    sync_seconds: float = Field(10, gt=0, le=60, description="Longest time without a sync.")
+    poll_seconds: float = Field(
+        5, ge=0, le=30, description="How long a sync waits at the API; 0: `ring()` ends the wait."
+    )
+    progress_seconds: float = Field(1, gt=0, description="Between two reports of an attempt.")
+    api_seconds: float = Field(60, gt=0, description="An API gone for longer fails a fetch.")
+    finish_seconds: float = Field(900, gt=0, description="How long a result is offered.")
+    drain_seconds: float = Field(30, ge=0, description="After SIGTERM, before attempts are ended.")
+
+    @property
+    def scratch_folder(self) -> Path:
+        """`scratch`, or a folder of this worker's own in the cache."""
+        return self.scratch or self.cache / "scratch" / self.name.replace("/", "_")
+
+    @field_validator("api_url")
+    @classmethod
+    def _http(cls, url: str) -> str:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError("must start with http:// or https://")
+        return url.rstrip("/")
+
+    @field_validator("token")
+    @classmethod
+    def _header_value(cls, token: SecretStr) -> SecretStr:
+        text = token.get_secret_value()
+        if not text or not text.isascii() or not text.isprintable() or " " in text:
+            raise ValueError("must be non-empty, printable ASCII without spaces")
+        return token
+
+    @field_validator("cache", "scratch")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        return None if path is None else path.expanduser().absolute()
+
+    @model_validator(mode="after")
+    def _known_variables_only(self) -> WorkerSettings:
+        known = {PREFIX + name.upper() for name in type(self).model_fields}
+        for variable in sorted(os.environ):
+            if variable.upper().startswith(PREFIX) and variable.upper() not in known:
+                close = difflib.get_close_matches(variable.upper(), known, n=1)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                raise ValueError(f"{variable} is not a setting of the worker{hint}")
+        return self

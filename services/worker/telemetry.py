@@ -1,0 +1,243 @@
+"""What an attempt prints and logs, read while hostile code is still writing it.
+
+Logs are shipped by byte offset and curve points by line number, so that a report may be repeated
+and nothing is lost or counted twice. Nothing in these files is trusted: they may hold binary
+data, be truncated, be replaced by a link or a FIFO, or grow without end.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import stat
+from pathlib import Path
+
+from assay.contracts.worker import LogPiece, Point
+
+LOG_CAP = 1 << 20
+LOG_TAIL = 64 << 10
+LOG_PER_REPORT = 256 << 10
+_MARKER = 64
+POINTS_CAP = 20_000
+POINTS_PER_REPORT = 2_000
+LINES_CAP = 200_000
+LINE_CAP = 16 << 10
+VALUES_CAP = 64
+KEY_CAP = 128
+_READ = 1 << 20
+
+
+def open_regular(name: str, folder: int | None = None) -> int | None:
+    """A descriptor of a regular file, or None. Never follows a link and never blocks on a FIFO."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(name, flags, dir_fd=folder)
+    except OSError:  # not there (yet), a link, or unreadable: nothing to read
+        return None
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def read_tail(path: Path, size: int = LOG_TAIL) -> bytes:
+    """The last `size` bytes of a file; empty if there is none."""
+    descriptor = open_regular(str(path))
+    if descriptor is None:
+        return b""
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+        return file.read(size)
+
+
+class LogFollower:
+    """The bytes of a log file that are still to be shipped.
+
+    At most `LOG_CAP` bytes are shipped: the beginning as it comes, and at the end, if the file is
+    longer, a line saying how much was left out and the last `LOG_TAIL` bytes, where the traceback
+    stands.
+    """
+
+    def __init__(self, path: Path, stream: str) -> None:
+        self._path = path
+        self.stream = stream
+        self._taken = 0  # bytes of the file that were shipped or skipped
+        self._shipped = 0  # bytes of the stream the API has
+        self._ending: bytes | None = None
+
+    def pending(self, *, final: bool = False) -> LogPiece | None:
+        """The next piece, the same one until `shipped` is called; None when there is none."""
+        data = self._next(final)
+        if not data:
+            return None
+        text = base64.b64encode(data).decode()
+        return LogPiece.model_validate(
+            {"stream": self.stream, "offset": self._shipped, "data": text}
+        )
+
+    def shipped(self, piece: LogPiece) -> None:
+        """The API has this piece."""
+        size = len(base64.b64decode(piece.data))
+        self._shipped += size
+        if self._ending is not None:
+            self._ending = self._ending[size:]
+        else:
+            self._taken += size
+
+    def _next(self, final: bool) -> bytes:
+        if self._ending is not None:
+            return self._ending[:LOG_PER_REPORT]
+        descriptor = open_regular(str(self._path))
+        if descriptor is None:
+            return b""
+        try:
+            rest = os.fstat(descriptor).st_size - self._taken
+            left = LOG_CAP - self._shipped
+            if not final or rest > left:
+                left -= LOG_TAIL + _MARKER  # kept for the ending
+            if final and left <= 0 < rest:
+                self._ending = self._make_ending(descriptor, rest)
+                return self._ending[:LOG_PER_REPORT]
+            return os.pread(descriptor, max(0, min(left, LOG_PER_REPORT)), self._taken)
+        finally:
+            os.close(descriptor)
+
+    def _make_ending(self, descriptor: int, rest: int) -> bytes:
+        skipped = max(0, rest - LOG_TAIL)
+        tail = os.pread(descriptor, LOG_TAIL, self._taken + skipped)
+        return f"\n[... {skipped} bytes left out ...]\n".encode() + tail
+
+
+class CurveFollower:
+    """The points of `metrics.jsonl` that are still to be shipped; `seq` is the line's number.
+
+    Lines that are not a JSON object of finite numbers, or are longer than `LINE_CAP`, are counted
+    and left out.
+    """
+
+    def __init__(self, folder: int, name: str = "metrics.jsonl") -> None:
+        self._folder = folder
+        self._name = name
+        self._offset = 0
+        self._line = 0
+        self._points = 0
+        self._skipping = False
+        self._buffer: list[Point] = []
+
+    def pending(self, *, final: bool = False) -> list[Point]:
+        """The next points, the same ones until `shipped` is called."""
+        if self._wants_more():
+            self._read(final)
+        return self._buffer[:POINTS_PER_REPORT]
+
+    def shipped(self, points: list[Point]) -> None:
+        """The API has these points."""
+        del self._buffer[: len(points)]
+
+    def _wants_more(self) -> bool:
+        return (
+            len(self._buffer) < POINTS_PER_REPORT
+            and self._points < POINTS_CAP
+            and self._line < LINES_CAP
+        )
+
+    def _read(self, final: bool) -> None:
+        descriptor = open_regular(self._name, self._folder)
+        if descriptor is None:
+            return
+        try:
+            while self._wants_more():
+                data = os.pread(descriptor, _READ, self._offset)
+                if not data or not self._consume(data, final and len(data) < _READ):
+                    return
+        finally:
+            os.close(descriptor)
+
+    def _consume(self, data: bytes, last: bool) -> bool:
+        """Take the complete lines of `data`; False when there was none."""
+        end = data.rfind(b"\n") + 1
+        if end == 0 and (last or len(data) > LINE_CAP):
+            return self._consume_unfinished(data, last)
+        for line in data[:end].split(b"\n")[:-1]:
+            self._take(line)
+        self._offset += end
+        return end > 0
+
+    def _consume_unfinished(self, data: bytes, last: bool) -> bool:
+        self._offset += len(data)
+        if last:
+            self._take(data)
+        else:
+            self._skipping = True  # the beginning of a line that is too long
+        return True
+
+    def _take(self, line: bytes) -> None:
+        skipping, self._skipping = self._skipping, False
+        seq, self._line = self._line, self._line + 1
+        if skipping or self._points >= POINTS_CAP or seq >= LINES_CAP:
+            return
+        point = parse_point(line, seq)
+        if point is not None:
+            self._points += 1
+            self._buffer.append(point)
+
+
+def parse_point(line: bytes, seq: int) -> Point | None:
+    """The point a line stands for, or None for anything that is not one."""
+    if len(line) > LINE_CAP:
+        return None
+    try:
+        raw = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(raw, dict):
+        return None
+    step = _finite(raw.pop("step", None))
+    values: dict[str, float] = {}
+    for key, value in raw.items():
+        number = _finite(value)
+        # isprintable also keeps out NUL and lone surrogates, which no database takes.
+        if number is not None and 0 < len(key) <= KEY_CAP and key.isprintable():
+            values[key] = number
+        if len(values) == VALUES_CAP:
+            break
+    return Point(seq=seq, step=step, values=values) if values else None
+
+
+def _finite(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+class Telemetry:
+    """Logs and curves of an attempt; used by one thread at a time."""
+
+    def __init__(self, logs: dict[str, Path], out: int) -> None:
+        self._logs = [LogFollower(path, stream) for stream, path in logs.items()]
+        self._curve = CurveFollower(out)
+
+    def pending(self, *, final: bool = False) -> tuple[list[LogPiece], list[Point]]:
+        """What is to be shipped next; the same until `shipped` is called."""
+        pieces = (log.pending(final=final) for log in self._logs)
+        return [p for p in pieces if p is not None], self._curve.pending(final=final)
+
+    def shipped(self, pieces: list[LogPiece], points: list[Point]) -> None:
+        """The API has these."""
+        for piece in pieces:
+            for log in self._logs:
+                if log.stream == piece.stream:
+                    log.shipped(piece)
+        self._curve.shipped(points)
+
+
+def is_full(pieces: list[LogPiece], points: list[Point]) -> bool:
+    """Whether a report is as large as one gets, so that there may be more."""
+    longest = max((len(p.data) for p in pieces), default=0)
+    return longest * 3 >= LOG_PER_REPORT * 4 or len(points) >= POINTS_PER_REPORT

@@ -1,0 +1,140 @@
+"""The private folder of one attempt: a copy of the codebase, its output, its log."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assay.environments.bundle import check_name, write_tree
+from assay.patching import PatchRefused, RefusalCode, paths
+from services.worker.folders import remove_tree
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Paths of an attempt. `out` is open as a descriptor, so that no link can replace it."""
+
+    folder: Path
+    out_descriptor: int
+
+    @property
+    def codebase(self) -> Path:
+        """What training runs in and may change."""
+        return self.folder / "codebase"
+
+    @property
+    def pristine(self) -> Path:
+        """The codebase as it was before training; written after it, for the predictor."""
+        return self.folder / "pristine"
+
+    @property
+    def out(self) -> Path:
+        """The artifact folder."""
+        return self.folder / "out"
+
+    @property
+    def temporary(self) -> Path:
+        """`$TMPDIR` and `$HOME` of the training."""
+        return self.folder / "tmp"
+
+    @property
+    def config(self) -> Path:
+        """The JSON file that `$ASSAY_CONFIG` names."""
+        return self.folder / "config.json"
+
+    @property
+    def train_log(self) -> Path:
+        """Standard output and error of the training, merged."""
+        return self.folder / "train.log"
+
+    @property
+    def score_log(self) -> Path:
+        """What the evaluation has to say when it fails."""
+        return self.folder / "score.log"
+
+    @property
+    def logs(self) -> dict[str, Path]:
+        """The log streams by name."""
+        return {"train": self.train_log, "score": self.score_log}
+
+    def write_pristine(self, files: Mapping[str, bytes]) -> Path:
+        """Write the codebase again, where nothing that was trained could reach it."""
+        write_readable(files, self.pristine)
+        return self.pristine
+
+
+@contextlib.contextmanager
+def open_workspace(
+    attempts: Path, attempt: str, files: Mapping[str, bytes], config: Mapping[str, Any]
+) -> Iterator[Workspace]:
+    """Make the workspace of an attempt, and remove it whatever happens inside.
+
+    Raises:
+        OSError: the disk is full, or the attempt has a workspace already.
+        ValueError: the attempt's id is not a plain name.
+    """
+    if not _PLAIN_NAME.fullmatch(attempt):
+        raise ValueError(f"{attempt[:80]!r} is not a plain id")
+    folder = attempts / attempt
+    folder.mkdir(mode=0o700)
+    try:
+        for name in ("out", "tmp"):
+            (folder / name).mkdir(mode=0o755)
+        descriptor = os.open(folder / "out", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            space = Workspace(folder, descriptor)
+            write_readable(files, space.codebase)
+            space.config.write_text(json.dumps(config))
+            space.config.chmod(0o644)
+            for log in space.logs.values():
+                log.touch(mode=0o600)
+            yield space
+        finally:
+            os.close(descriptor)
+    finally:
+        remove_tree(folder)
+
+
+def write_readable(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write files that a sandbox under another user id can read, whatever the umask is."""
+    write_tree(files, folder)
+    folders = {folder}
+    for name in files:
+        path = folder / name
+        path.chmod(0o644)
+        folders.update(p for p in path.parents if p.is_relative_to(folder))
+    for path in folders:
+        path.chmod(0o755)
+
+
+def restore_protected(
+    files: Mapping[str, bytes], baseline: Mapping[str, bytes], protected: Sequence[str]
+) -> tuple[dict[str, bytes], list[str]]:
+    """The codebase with its protected files as the baseline has them, and which were not.
+
+    The implementer refuses diffs that touch them; this does not depend on it having done so.
+    """
+    guarded = {n for n in {*files, *baseline} if is_protected(n, protected)}
+    restored = sorted(n for n in guarded if files.get(n) != baseline.get(n))
+    kept = {n: c for n, c in files.items() if n not in guarded}
+    kept.update({n: baseline[n] for n in guarded if n in baseline})
+    for name in kept:
+        check_name(name)
+    return kept, restored
+
+
+def is_protected(name: str, protected: Sequence[str]) -> bool:
+    """Whether a diff may not touch this file: the rule that patching applies."""
+    try:
+        paths.check(name, {name: ""}, protected, {})
+    except PatchRefused as refused:
+        return refused.code is RefusalCode.PROTECTED
+    return False
