@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from assay.domain.errors import Conflict, Fenced
@@ -290,10 +290,10 @@ def test_messages_are_delivered_after_the_commit_and_not_without_it(world: World
             self.sent.append((topic.value, key))
 
     outbox.relay(world.db, Recorder())
-    with pytest.raises(RuntimeError):
+    with pytest.raises(DBAPIError):
         with world.db.write() as session:
             outbox.post(world.db, session, outbox.Topic.IMPLEMENT, "never")
-            raise RuntimeError
+            session.execute(text("SELECT * FROM no_such_table"))
     batch = world.submit("an idea")
     recorder = Recorder()
     outbox.relay(world.db, recorder)

@@ -1,0 +1,51 @@
+# Everything a person types: make demo, make test, make lint, make bench-<name>.
+# The first use creates .venv and installs what is needed from the package registries.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# torch: "cpu" keeps gigabytes of CUDA packages away; "cuda" takes the registry's newest build.
+TORCH  ?= cpu
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo serve test lint format openapi chaos clean
+
+help: ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+install: $(VENV)/.installed ## Create .venv and install everything
+
+$(VENV)/.installed: pyproject.toml scripts/install.sh
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" TORCH="$(TORCH)" bash scripts/install.sh
+	@touch $@
+
+demo: install ## Ideas in, measured results out: no key, no Docker, no root, no GPU
+	@$(BIN)/assay demo
+
+serve: install ## Serve the API at http://127.0.0.1:8000
+	@$(BIN)/assay serve
+
+test: install ## All tests (CI=true: nothing may be skipped for want of a server)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal tests
+
+lint: install ## Formatting, style, types, import rules
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: install ## Rewrite files in the project's format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+openapi: install ## Rewrite docs/openapi.json from the code
+	@$(BIN)/python scripts/openapi.py
+
+chaos: install ## kill -9 of the service at 20 seeded moments
+	@$(BIN)/python benchmarks/chaos.py --moments 20
+
+bench-%: install ## A benchmark: overhead, discrimination
+	@$(BIN)/python benchmarks/$(subst -,_,$*).py
+
+clean: ## Remove the environment and everything the service stored
+	rm -rf $(VENV) .assay build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,1 @@
+"""Runnable comparisons; each ends with one line of JSON."""

@@ -1,0 +1,128 @@
+"""The embedded service as a child process, for benchmarks and tests that kill it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from assay.client import Client
+from assay.contracts.batch import BatchRequest, IdeaRequest
+
+READY_SECONDS = 60
+
+
+class ServiceProcess:
+    """`assay serve` as a child process that can be killed and started again on its data."""
+
+    def __init__(self, data_dir: Path, *, sandbox: str = "auto", cpus: int = 2) -> None:
+        self.data_dir = data_dir
+        self._flags = ["--sandbox", sandbox, "--cpus", str(cpus)]
+        self._process: subprocess.Popen[str] | None = None
+        self.ready: dict[str, Any] = {}
+
+    def start(self) -> dict[str, Any]:
+        """Start it and wait for its line of JSON, which is returned.
+
+        Raises:
+            RuntimeError: it ended instead; the message holds what it printed.
+        """
+        command = [sys.executable, "-m", "assay.cli", "serve", "--port", "0"]
+        command += ["--data-dir", str(self.data_dir), *self._flags]
+        self._process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=dict(os.environ),
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            _, errors = self._process.communicate(timeout=READY_SECONDS)
+            raise RuntimeError(f"assay serve ended: {errors}")
+        self.ready = json.loads(line)
+        return self.ready
+
+    @property
+    def pid(self) -> int:
+        """The process id of the service."""
+        assert self._process is not None
+        return self._process.pid
+
+    def client(self) -> Client:
+        """A client of the running service."""
+        return Client(str(self.ready["api"]))
+
+    def kill(self) -> None:
+        """`kill -9`: nothing of the process gets to clean up."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.communicate()
+
+    def stop(self, seconds: float = 60) -> int:
+        """SIGTERM, as a person's Ctrl-C would. Returns the exit code."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        self._process.communicate(timeout=seconds)
+        return self._process.returncode
+
+
+@contextmanager
+def running(data_dir: Path, *, sandbox: str = "auto", cpus: int = 2) -> Iterator[ServiceProcess]:
+    """A service that is stopped at the end."""
+    service = ServiceProcess(data_dir, sandbox=sandbox, cpus=cpus)
+    service.start()
+    try:
+        yield service
+    finally:
+        service.stop()
+
+
+def toy_ideas(count: int, *, first: int = 0) -> list[IdeaRequest]:
+    """Ideas for `toy` whose codebases all differ: each sets another size of step."""
+    return [
+        IdeaRequest(
+            text=(
+                f"[Experiment] Take steps of {step}.\n[Code Changes]\nIn `search.py`:\n"
+                "<<<<<<< SEARCH\nSTEP = 0.6\n=======\n"
+                f"STEP = {step}\n>>>>>>> REPLACE\n[End]"
+            ),
+            client_key=f"step-{step}",
+        )
+        for step in (round(0.05 + 0.001 * (first + i), 4) for i in range(count))
+    ]
+
+
+def toy_batch(ideas: list[IdeaRequest], *, baseline_seeds: int = 1) -> BatchRequest:
+    """A batch of `toy` ideas."""
+    return BatchRequest.model_validate(
+        {
+            "environment": "toy",
+            "profile": "tiny",
+            "ideas": [idea.model_dump() for idea in ideas],
+            "options": {"baseline_seeds": baseline_seeds},
+        }
+    )
+
+
+def wait_until(condition: Any, seconds: float, what: str) -> None:
+    """Wait for a condition.
+
+    Raises:
+        TimeoutError: it did not come true in time.
+    """
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {seconds} s")
+        time.sleep(0.02)

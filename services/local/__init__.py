@@ -1,0 +1,1 @@
+"""The embedded composition: API, implementer, scheduler and worker in one process."""

@@ -1,0 +1,108 @@
+"""`assay serve`: the embedded service as a command."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from assay.domain.errors import AssayError
+from services.local.service import LocalService
+from services.local.settings import LocalSettings
+
+
+def serve(
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder of database, objects and cache.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 takes any free one.")] = None,
+    sandbox: Annotated[
+        str | None, typer.Option(help="auto, bubblewrap or subprocess (no isolation).")
+    ] = None,
+    cpus: Annotated[int | None, typer.Option(help="Slots of the worker.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log to the terminal too.")] = False,
+) -> None:
+    """Serve the API with everything it needs in this process, until interrupted.
+
+    When it is ready it prints one line of JSON that says where everything is.
+    """
+    flags: dict[str, Any] = {
+        "data_dir": data_dir,
+        "host": host,
+        "port": port,
+        "sandbox": sandbox,
+        "cpus": cpus,
+    }
+    try:
+        settings = LocalSettings(**{k: v for k, v in flags.items() if v is not None})
+        service = LocalService(settings)
+        _log_to(settings.data_dir, verbose)
+        service.start()
+    except ValidationError as error:
+        for problem in error.errors():
+            where = ".".join(map(str, problem["loc"]))
+            typer.echo(f"assay serve: {where}: {problem['msg']}", err=True)
+        raise typer.Exit(2) from None
+    except (AssayError, OSError) as error:
+        typer.echo(f"assay serve: {error}", err=True)
+        raise typer.Exit(1) from None
+    _announce(service)
+    failed = _wait(service)
+    service.stop()
+    if failed:
+        typer.echo(f"assay serve: a part of the service died: {service.failure}", err=True)
+        raise typer.Exit(1)
+
+
+def _log_to(folder: Path, verbose: bool) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    handlers: list[logging.Handler] = [logging.FileHandler(folder / "service.log")]
+    if verbose:
+        handlers.append(logging.StreamHandler(sys.stderr))
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        handlers=handlers,
+        force=True,
+    )
+    for chatty in ("httpx2", "httpcore2", "alembic.runtime", "uvicorn"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _announce(service: LocalService) -> None:
+    settings = service.settings
+    facts: dict[str, Any] = {
+        "event": "ready",
+        "api": service.api_url,
+        "database": settings.database_url or str(settings.database_path),
+        "objects": str(settings.objects_path),
+        "log": str((settings.data_dir / "service.log").resolve()),
+    }
+    sandbox = service.worker.sandbox
+    if sandbox is not None:
+        facts |= {
+            "sandbox": sandbox.name,
+            "isolated": sandbox.isolated,
+            "sandbox_reason": sandbox.reason,
+        }
+    typer.echo(json.dumps(facts))
+    sys.stdout.flush()
+
+
+def _wait(service: LocalService) -> bool:
+    """Wait for a signal or for the death of a part. Whether a part died."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    while not stop.is_set():
+        if service.failed.wait(0.2):
+            return True
+    return False

@@ -1,0 +1,206 @@
+"""API, implement pool, scheduler and worker in one process, over SQLite and a local folder.
+
+The parts meet only where they meet in production: in the database, in the object store, over HTTP
+(the worker), and through a dispatcher, which here calls the other part directly. So the same
+guarantees hold, and `kill -9` loses nothing that was accepted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+
+import uvicorn
+from pydantic import SecretStr
+
+from assay.domain.errors import Conflict, InvalidInput, Unavailable
+from assay.environments.catalog import Catalog
+from assay.storage import workers
+from assay.storage.database import Database
+from assay.storage.objects import LocalStore
+from assay.storage.outbox import Topic, relay
+from services.implementer.app import create_app
+from services.implementer.context import Context
+from services.implementer.pool import ImplementPool
+from services.implementer.settings import ImplementerSettings
+from services.local.lock import DataLock
+from services.local.settings import LocalSettings
+from services.scheduler.clock import Scheduler
+from services.scheduler.settings import SchedulerSettings
+from services.worker.settings import WorkerSettings
+from services.worker.supervisor import Worker
+
+log = logging.getLogger(__name__)
+WORKER_NAME = "local"
+RELAY_SECONDS = 1.0
+
+
+class InProcessDispatcher:
+    """Delivers a message by calling the part that handles its topic."""
+
+    def __init__(self, handlers: dict[Topic, Callable[[str], None]]) -> None:
+        self._handlers = handlers
+
+    def send(self, topic: Topic, key: str) -> None:
+        self._handlers[topic](key)
+
+
+class LocalService:
+    """The embedded service: `start`, wait for `failed` or a signal, `stop`."""
+
+    def __init__(self, settings: LocalSettings) -> None:
+        self.settings = settings
+        self.failed = threading.Event()
+        self.failure: BaseException | None = None
+        self._news = threading.Event()
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Start every part and wait until work can be accepted.
+
+        Raises:
+            Conflict: another process serves this data folder, or the port is taken.
+            InvalidInput: the API would be open to other machines without an API key.
+            Unavailable: the data folder cannot be used, or the worker does not start.
+        """
+        api_settings = ImplementerSettings()
+        if not self.settings.listens_here_only and not api_settings.api_keys:
+            raise InvalidInput(
+                f"--host {self.settings.host} lets other machines in: set "
+                'ASSAY_IMPLEMENTER_API_KEYS=\'{"me": "a-long-secret"}\' first'
+            )
+        self._lock = _lock(self.settings)
+        self._socket = _bind(self.settings)
+        self.port = int(self._socket.getsockname()[1])
+        host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
+        self.api_url = f"http://{host}:{self.port}"
+        self._lock.describe(api=self.api_url)
+        self._open_stores(api_settings)
+        self._start_api()
+        self.pool = ImplementPool(self.context)
+        self.scheduler = Scheduler(self.db, SchedulerSettings(), self._news.set)
+        self._start_worker()
+        self._thread("relay", self._relay)
+        self._thread("scheduler", self.scheduler.run)
+        self.pool.start()
+
+    def _open_stores(self, api_settings: ImplementerSettings) -> None:
+        self.db = Database(self.settings.url)
+        self.db.migrate()
+        self.store = LocalStore(self.settings.objects_path)
+        self.store.check()
+        self.context = Context(self.db, self.store, Catalog(), api_settings)
+        self.context.on_commit = self._news.set
+
+    def _start_api(self) -> None:
+        hosts = ["127.0.0.1", "localhost", "::1"] if self.settings.listens_here_only else None
+        app = create_app(self.context, allowed_hosts=hosts)
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, timeout_graceful_shutdown=3, lifespan="off"
+        )
+        self._server = uvicorn.Server(config)
+        self._thread("api", lambda: self._server.run(sockets=[self._socket]))
+
+    def _start_worker(self) -> None:
+        token = workers.new_token()
+        workers.admit(self.db, WORKER_NAME, token)
+        data = self.settings.data_dir.resolve()
+        values: dict[str, object] = {
+            "api_url": self.api_url,
+            "token": SecretStr(token),
+            "name": WORKER_NAME,
+            "scratch": data / "scratch",
+            "sandbox": self.settings.sandbox,
+            "probe": "quick",
+            "poll_seconds": 0,  # the dispatcher rings the worker itself
+        }
+        if "ASSAY_WORKER_CACHE" not in os.environ:
+            values["cache"] = data / "cache"
+        if self.settings.cpus is not None:
+            values["cpus"] = self.settings.cpus
+        self.worker = Worker(WorkerSettings.model_validate(values))
+        self._thread("worker", self.worker.run)
+        while not self.worker.registered.wait(0.05):
+            if self.failed.is_set():
+                raise Unavailable(f"the worker does not start: {self.failure}")
+
+    def _thread(self, name: str, target: Callable[[], object]) -> None:
+        """A part's thread. A part that dies takes the service down: half a service is none."""
+
+        def guarded() -> None:
+            try:
+                target()
+            except BaseException as error:
+                self.failure = error
+                log.exception("the %s died", name)
+                self.failed.set()
+
+        thread = threading.Thread(target=guarded, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _relay(self) -> None:
+        dispatcher = InProcessDispatcher(
+            {
+                Topic.IMPLEMENT: self.pool.look_at,
+                Topic.SCHEDULE: lambda _: self.scheduler.wake(),
+                Topic.WORKER: lambda _: self.worker.ring(),
+            }
+        )
+        while not self._stopping.is_set():
+            self._news.wait(RELAY_SECONDS)
+            self._news.clear()
+            try:
+                while relay(self.db, dispatcher):
+                    pass
+            except Unavailable as error:
+                log.warning("messages wait in the outbox: %s", error)
+
+    def stop(self) -> None:
+        """Stop every part. What ran is tried again by the next process."""
+        self.worker.stop()
+        self.pool.stop()
+        self.scheduler.stop()
+        self._stopping.set()
+        self._news.set()
+        for thread in self._threads:
+            if thread.name != "api":
+                thread.join(15)
+        self._server.should_exit = True
+        for thread in self._threads:
+            thread.join(10)
+        self.db.dispose()
+        self._lock.release()
+
+
+def _lock(settings: LocalSettings) -> DataLock:
+    try:
+        lock = DataLock(settings.data_dir.resolve())
+    except OSError as error:
+        raise Unavailable(
+            f"the data folder {settings.data_dir} cannot be used: {error.strerror}; "
+            "choose another with --data-dir"
+        ) from error
+    lock.acquire()
+    return lock
+
+
+def _bind(settings: LocalSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((settings.host, settings.port))
+        bound.listen(128)
+    except OSError as error:
+        bound.close()
+        raise Conflict(
+            f"cannot listen on {settings.host}:{settings.port}: {os.strerror(error.errno or 0)}; "
+            "choose another port with --port (0 takes any free one)",
+            code="port_taken",
+        ) from error
+    return bound

@@ -1,0 +1,48 @@
+"""Settings of the embedded service, from `ASSAY_LOCAL_*` environment variables and flags."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class LocalSettings(BaseSettings):
+    """Where the embedded service keeps things and where it listens."""
+
+    model_config = SettingsConfigDict(env_prefix="ASSAY_LOCAL_", extra="forbid")
+
+    data_dir: Path = Field(Path(".assay"), description="Database, objects, cache and scratch.")
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65535, description="0: any free port.")
+    sandbox: Literal["auto", "bubblewrap", "subprocess"] = "auto"
+    cpus: int | None = Field(None, ge=1, description="Slots of the worker; all cores if not set.")
+    database_url: str | None = Field(
+        None, description="A Postgres URL; by default SQLite in the data folder."
+    )
+
+    @property
+    def url(self) -> str:
+        """The database's URL."""
+        return self.database_url or f"sqlite:///{self.database_path}"
+
+    @property
+    def database_path(self) -> Path:
+        return self.data_dir.resolve() / "assay.db"
+
+    @property
+    def objects_path(self) -> Path:
+        return self.data_dir.resolve() / "objects"
+
+    @property
+    def listens_here_only(self) -> bool:
+        """Whether only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
