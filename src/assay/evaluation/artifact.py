@@ -1,0 +1,88 @@
+"""Reading files that an untrusted program left behind."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from pathlib import Path, PurePosixPath
+from typing import Any, NoReturn
+
+from assay.evaluation.codes import InvalidAnswer, InvalidCode
+
+MAX_JSON_BYTES = 1 << 20
+
+
+def read_bytes(folder: Path, name: str, max_bytes: int) -> bytes:
+    """The content of the regular file `name` below `folder`.
+
+    No link is followed anywhere below `folder` (it could point at a file of the host), and nothing
+    is opened that could block or be read without end (a pipe, a device, a growing file).
+
+    Raises:
+        InvalidAnswer: `missing_artifact`, `wrong_type` or `oversized`.
+        ValueError: `name` is not a relative path inside the folder.
+    """
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or "\x00" in name:
+        raise ValueError(f"{name!r} is not a name inside the artifact")
+    descriptor = _open_inside(folder, parts, name)
+    try:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1:
+            raise InvalidAnswer(InvalidCode.WRONG_TYPE, f"{name} is not a regular file")
+        if info.st_size > max_bytes:
+            raise InvalidAnswer(
+                InvalidCode.OVERSIZED, f"{name} has {info.st_size} bytes, at most {max_bytes}"
+            )
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            return file.read(max_bytes)
+    finally:
+        os.close(descriptor)
+
+
+def read_json(folder: Path, name: str, max_bytes: int = MAX_JSON_BYTES) -> Any:
+    """The JSON value that stands in a file; the guards of `read_bytes` hold.
+
+    Raises:
+        InvalidAnswer: as `read_bytes`; `wrong_type` if it is not JSON; `not_finite` if it holds
+            NaN, an infinity or a number too large to be one.
+        ValueError: `name` is not a relative path inside the folder.
+    """
+    raw = read_bytes(folder, name, max_bytes)
+    try:
+        return json.loads(raw, parse_constant=_reject_constant, parse_float=_finite)
+    except (ValueError, RecursionError):
+        raise InvalidAnswer(InvalidCode.WRONG_TYPE, f"{name} is not valid JSON") from None
+
+
+def _open_inside(folder: Path, parts: tuple[str, ...], name: str) -> int:
+    """Open `parts` one by one, so that no folder on the way is a link either."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    current = os.open(folder, flags | os.O_DIRECTORY)
+    for depth, part in enumerate(parts):
+        last = depth == len(parts) - 1
+        try:
+            following = os.open(
+                part, flags | (os.O_NONBLOCK if last else os.O_DIRECTORY), dir_fd=current
+            )
+        except FileNotFoundError:
+            raise InvalidAnswer(InvalidCode.MISSING_ARTIFACT, f"training left no {name}") from None
+        except OSError as error:
+            raise InvalidAnswer(
+                InvalidCode.WRONG_TYPE, f"{name} cannot be read: {error.strerror}"
+            ) from None
+        finally:
+            os.close(current)
+        current = following
+    return current
+
+
+def _reject_constant(constant: str) -> NoReturn:
+    raise InvalidAnswer(InvalidCode.NOT_FINITE, f"{constant} is not a number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _reject_constant(text[:40])

@@ -1,0 +1,88 @@
+"""Questions to an untrusted program, one at a time, each with its one answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from assay.evaluation import frames
+from assay.evaluation.channel import Channel, ChannelClosed
+from assay.evaluation.codes import InvalidAnswer, InvalidCode
+from assay.evaluation.frames import Array, Expected
+
+
+class Predictor:
+    """The evaluator's side of the protocol (see `frames`).
+
+    Anything that arrives before a question was fully written, bytes after an answer, a wrong
+    `seq`, type or shape, NaN, silence and death all end the evaluation with `InvalidAnswer`.
+
+    `deadline` (monotonic seconds) bounds all answers together, `answer_seconds` each of them.
+    `autopsy` says how the program ended; `before_reveal` is called once, before the first
+    question that carries held-out data is written.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        deadline: float,
+        answer_seconds: float,
+        autopsy: Callable[[], str] = lambda: "the predictor ended",
+        before_reveal: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._channel = channel
+        self._deadline = deadline
+        self._answer_seconds = answer_seconds
+        self._autopsy = autopsy
+        self._before_reveal = before_reveal
+        self._seq = 0
+        self._revealed = False
+        self._failed = False
+
+    def ask(
+        self,
+        op: str,
+        arrays: Mapping[str, Array],
+        expect: Expected,
+        *,
+        reveals: bool = True,
+        **meta: Any,
+    ) -> dict[str, Array]:
+        """Ask one question and return the arrays of its answer, which `expect` describes.
+
+        `reveals=False` marks a question without held-out data: what the program printed until
+        then may be shown to people and models.
+
+        Raises:
+            InvalidAnswer: the answer does not count; the predictor takes no more questions.
+        """
+        if self._failed:
+            raise ValueError("the predictor failed; start another one")
+        if reveals and not self._revealed:
+            self._revealed = True
+            self._before_reveal()
+        self._seq += 1
+        self._failed = True
+        try:
+            answer = self._exchange(frames.encode_question(self._seq, op, arrays, **meta), expect)
+        except ChannelClosed:
+            raise InvalidAnswer(InvalidCode.PREDICTOR_DIED, self._autopsy()) from None
+        self._failed = False
+        return answer
+
+    def _exchange(self, question: list[bytes], expect: Expected) -> dict[str, Array]:
+        deadline = min(self._deadline, time.monotonic() + self._answer_seconds)
+        channel = self._channel
+        channel.expect_silence()
+        channel.write(question, deadline)
+        length = frames.header_length(channel.read(frames.PREFIX.size, deadline))
+        header = channel.read(length, deadline)
+        raw = {
+            name: channel.read(frames.array_bytes(*expect[name]), deadline)
+            for name in frames.check_header(header, self._seq, expect)
+        }
+        if channel.has_more():
+            raise InvalidAnswer(InvalidCode.MALFORMED_FRAME, "bytes follow the answer")
+        return {name: frames.decode_array(data, *expect[name]) for name, data in raw.items()}

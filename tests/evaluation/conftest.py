@@ -1,0 +1,84 @@
+"""Predictors as small scripts: the scripts import this preamble, then misbehave."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from assay.evaluation.channel import Channel
+from assay.evaluation.predictor import Predictor
+
+PREAMBLE = """
+import json, os, struct, sys, time
+import numpy as np
+out = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)
+
+def read():
+    prefix = sys.stdin.buffer.read(8)
+    if len(prefix) < 8:
+        sys.exit(0)
+    header = json.loads(sys.stdin.buffer.read(struct.unpack("<4sI", prefix)[1]))
+    arrays = {}
+    for a in header["arrays"]:
+        size = int(np.prod(a["shape"])) * np.dtype(a["dtype"]).itemsize
+        raw = sys.stdin.buffer.read(size)
+        arrays[a["name"]] = np.frombuffer(raw, a["dtype"]).reshape(a["shape"])
+    return header, arrays
+
+def frame(seq, array, name="y", dtype=None, shape=None, magic=b"ASSY", **more):
+    described = {"name": name, "dtype": dtype or array.dtype.name,
+                 "shape": list(array.shape) if shape is None else shape}
+    header = json.dumps({"seq": seq, "arrays": [described], **more}).encode()
+    return struct.pack("<4sI", magic, len(header)) + header + array.tobytes()
+
+def send(data):
+    out.write(data)
+    out.flush()
+
+ok = np.zeros((2, 3), np.float32)
+"""
+
+StartPredictor = Callable[..., AbstractContextManager[Predictor]]
+
+
+@pytest.fixture
+def start_predictor(tmp_path: Path) -> StartPredictor:
+    """Start a script as a plain subprocess and talk to it."""
+
+    @contextlib.contextmanager
+    def start(
+        script: str, *, total: float = 20.0, each: float = 20.0, autopsy: str = "it ended"
+    ) -> Iterator[Predictor]:
+        path = tmp_path / "predictor.py"
+        path.write_text(PREAMBLE + textwrap.dedent(script))
+        process = subprocess.Popen(
+            [sys.executable, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        channel = Channel(os.dup(process.stdin.fileno()), os.dup(process.stdout.fileno()))
+        process.stdin.close()
+        process.stdout.close()
+        try:
+            yield Predictor(
+                channel,
+                deadline=time.monotonic() + total,
+                answer_seconds=each,
+                autopsy=lambda: autopsy,
+            )
+        finally:
+            channel.close()
+            process.kill()
+            process.wait()
+
+    return start

@@ -1,0 +1,105 @@
+"""Files left by hostile code are read without following it anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from assay.evaluation.artifact import read_bytes, read_json
+from assay.evaluation.codes import InvalidAnswer, InvalidCode
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "secret.json").write_text('{"host": "secret"}')
+    made = tmp_path / "artifact"
+    made.mkdir()
+    return made
+
+
+def refusal(folder: Path, name: str, max_bytes: int = 1000) -> InvalidCode:
+    with pytest.raises(InvalidAnswer) as refused:
+        read_json(folder, name, max_bytes)
+    return refused.value.code
+
+
+def test_honest_files_are_read(folder: Path) -> None:
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / "deep" / "er" / "a.json").write_text('{"x": [1, 2.5, -3e2]}')
+    assert read_json(folder, "deep/er/a.json") == {"x": [1, 2.5, -300.0]}
+    (folder / "exact").write_bytes(b"x" * 1000)
+    assert read_bytes(folder, "exact", 1000) == b"x" * 1000
+
+
+def test_links_lead_nowhere(folder: Path) -> None:
+    (folder / "link.json").symlink_to(folder.parent / "secret.json")
+    (folder / "up").symlink_to(folder.parent)
+    (folder / "inside.json").write_text("1")
+    (folder / "alias.json").symlink_to("inside.json")
+    os.link(folder.parent / "secret.json", folder / "hard.json")
+    for name in ("link.json", "up/secret.json", "alias.json", "hard.json"):
+        assert refusal(folder, name) is InvalidCode.WRONG_TYPE
+
+
+def test_what_is_not_a_file_does_not_block(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "sub").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        here = Path.cwd()
+        os.chdir(folder)  # the path of a socket has to be short
+        try:
+            listener.bind("socket")
+        finally:
+            os.chdir(here)
+        for name in ("pipe", "sub", "socket"):
+            assert refusal(folder, name) is InvalidCode.WRONG_TYPE
+
+
+def test_missing_and_oversized(folder: Path) -> None:
+    assert refusal(folder, "nothing.json") is InvalidCode.MISSING_ARTIFACT
+    assert refusal(folder, "no/thing.json") is InvalidCode.MISSING_ARTIFACT
+    (folder / "big.json").write_text("[" + "1," * 600 + "1]")
+    assert refusal(folder, "big.json") is InvalidCode.OVERSIZED
+    with (folder / "sparse.json").open("wb") as file:
+        file.truncate(1 << 40)
+    assert refusal(folder, "sparse.json") is InvalidCode.OVERSIZED
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("{", InvalidCode.WRONG_TYPE),
+        ("", InvalidCode.WRONG_TYPE),
+        ("[" * 900, InvalidCode.WRONG_TYPE),
+        ("[NaN]", InvalidCode.NOT_FINITE),
+        ("-Infinity", InvalidCode.NOT_FINITE),
+        ("1e999", InvalidCode.NOT_FINITE),
+    ],
+)
+def test_json_that_is_none(folder: Path, text: str, code: InvalidCode) -> None:
+    (folder / "a.json").write_text(text)
+    assert refusal(folder, "a.json") is code
+
+
+def test_deep_nesting_and_huge_integers_are_refused(folder: Path) -> None:
+    (folder / "deep.json").write_text("[" * 100_000 + "]" * 100_000)
+    (folder / "huge.json").write_text("9" * 10_000)
+    (folder / "binary.json").write_bytes(b"\xff\x00\xfe")
+    for name in ("deep.json", "huge.json", "binary.json"):
+        assert refusal(folder, name, 1 << 20) is InvalidCode.WRONG_TYPE
+
+
+@pytest.mark.parametrize("name", ["", "/etc/passwd", "../secret.json", "a/../../x", "a\x00b"])
+def test_a_name_of_ours_that_leaves_the_folder_is_our_error(folder: Path, name: str) -> None:
+    with pytest.raises(ValueError):
+        read_bytes(folder, name, 10)
+
+
+def test_a_json_value_survives(folder: Path) -> None:
+    value = {"a": [1, "ü", None, True], "b": {"c": 0.25}}
+    (folder / "v.json").write_text(json.dumps(value))
+    assert read_json(folder, "v.json") == value
