@@ -3,9 +3,9 @@
     python benchmarks/chaos.py --moments 20 --seed 0
 
 Each moment: a fresh data folder, a batch of 12 `toy` ideas, `kill -9` of the service at a seeded
-fraction of the time the batch takes undisturbed, a restart on the same data, and a check that every
-experiment ended, that each measurement has exactly one result or one failure, and that no process
-of the killed service is left. A moment counts only if the kill hit unfinished work.
+fraction of the time the batch takes undisturbed, a restart on the same data, and a check that
+every experiment ended, that each measurement has exactly one result, and that no process of the
+killed service is left. A moment counts only if the kill hit unfinished work.
 """
 
 from __future__ import annotations

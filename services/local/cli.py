@@ -41,6 +41,7 @@ def serve(
         "sandbox": sandbox,
         "cpus": cpus,
     }
+    stop = _on_signal()
     try:
         settings = LocalSettings(**{k: v for k, v in flags.items() if v is not None})
         service = LocalService(settings)
@@ -55,7 +56,7 @@ def serve(
         typer.echo(f"assay serve: {error}", err=True)
         raise typer.Exit(1) from None
     _announce(service)
-    failed = _wait(service)
+    failed = _wait(service, stop)
     service.stop()
     if failed:
         typer.echo(f"assay serve: a part of the service died: {service.failure}", err=True)
@@ -97,11 +98,16 @@ def _announce(service: LocalService) -> None:
     sys.stdout.flush()
 
 
-def _wait(service: LocalService) -> bool:
-    """Wait for a signal or for the death of a part. Whether a part died."""
+def _on_signal() -> threading.Event:
+    """Set by Ctrl-C or SIGTERM, also while the service is starting."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+def _wait(service: LocalService, stop: threading.Event) -> bool:
+    """Wait for a signal or for the death of a part. Whether a part died."""
     while not stop.is_set():
         if service.failed.wait(0.2):
             return True

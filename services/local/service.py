@@ -82,7 +82,9 @@ class LocalService:
         self._open_stores(api_settings)
         self._start_api()
         self.pool = ImplementPool(self.context)
-        self.scheduler = Scheduler(self.db, SchedulerSettings(), self._news.set)
+        self.scheduler = Scheduler(
+            self.db, SchedulerSettings(), self._news.set, holder="local"
+        )  # the lock on the data folder keeps a second one away
         self._start_worker()
         self._thread("relay", self._relay)
         self._thread("scheduler", self.scheduler.run)

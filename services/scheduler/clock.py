@@ -26,18 +26,24 @@ log = logging.getLogger(__name__)
 
 
 class Scheduler:
-    """Ticks until it is stopped. `on_commit` is called after every assignment."""
+    """Ticks until it is stopped. `on_commit` is called after every assignment.
+
+    `holder` names the leader's lease. Give a fixed name only where something else makes sure that
+    no two live schedulers share it: a restart then need not wait for the old lease to expire.
+    """
 
     def __init__(
         self,
         db: Database,
         settings: SchedulerSettings,
         on_commit: Callable[[], None],
+        *,
+        holder: str | None = None,
     ) -> None:
         self._db = db
         self._settings = settings
         self._on_commit = on_commit
-        self._holder = new_id("sch")
+        self._holder = holder or new_id("sch")
         self._epoch: int | None = None
         self._renew_at = 0.0
         self._wake = threading.Event()
@@ -77,7 +83,7 @@ class Scheduler:
     def _lead(self) -> bool:
         if self._epoch is not None and time.monotonic() < self._renew_at:
             return True
-        epoch = leader.acquire(self._db, self._holder, self._settings.leader_lease)
+        epoch = leader.acquire(self._db, self._holder, self._settings.leader_lease, self._epoch)
         self._renew_at = time.monotonic() + self._settings.leader_seconds / 3
         if epoch is not None and epoch != self._epoch:
             log.info("leading with epoch %d", epoch)

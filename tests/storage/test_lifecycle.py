@@ -310,5 +310,8 @@ def test_one_leader_at_a_time_and_a_paused_one_cannot_act(world: World) -> None:
     with pytest.raises(Fenced):
         with world.db.write() as session:
             leader.check(session, first)
+    assert leader.acquire(world.db, "b", TTL, second) == second  # it renews
+    restarted = leader.acquire(world.db, "b", TTL)
+    assert restarted == second + 1
     leader.release(world.db, "b")
-    assert leader.acquire(world.db, "a", TTL) == second + 1
+    assert leader.acquire(world.db, "a", TTL) == restarted + 1

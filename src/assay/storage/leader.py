@@ -14,8 +14,18 @@ from assay.storage.database import Database
 SCHEDULER = "scheduler"
 
 
-def acquire(db: Database, holder: str, ttl: timedelta, name: str = SCHEDULER) -> int | None:
-    """Become or stay leader. Returns the epoch, or None while somebody else holds the lease."""
+def acquire(
+    db: Database,
+    holder: str,
+    ttl: timedelta,
+    epoch: int | None = None,
+    name: str = SCHEDULER,
+) -> int | None:
+    """Become leader, or stay it with the `epoch` held.
+
+    A holder that was restarted under its own name takes over at once, with a new epoch. Returns
+    the epoch, or None while somebody else holds the lease.
+    """
     with db.write() as session:
         now = db.now(session)
         row = session.scalars(
@@ -24,9 +34,9 @@ def acquire(db: Database, holder: str, ttl: timedelta, name: str = SCHEDULER) ->
         if row is None:
             session.add(schema.Leader(name=name, holder=holder, epoch=1, expires_at=now + ttl))
             return 1
-        if row.holder != holder:
-            if row.expires_at > now:
-                return None
+        if row.holder != holder and row.expires_at > now:
+            return None
+        if row.holder != holder or row.epoch != epoch:
             row.holder, row.epoch = holder, row.epoch + 1
         row.expires_at = now + ttl
         return row.epoch

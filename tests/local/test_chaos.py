@@ -1,0 +1,34 @@
+"""kill -9 of the whole service at three seeded moments; `make chaos` does twenty."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.chaos import IDEAS, kill_and_recover, undisturbed_seconds
+from benchmarks.service import ServiceProcess
+from tests.conftest import missing
+
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def typical_s(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """How long the batch takes undisturbed."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    probe = ServiceProcess(folder / "probe")
+    ready = probe.start()
+    probe.stop()
+    if ready["sandbox"] != "bubblewrap":
+        missing(f"bubblewrap does not work: {ready['sandbox_reason']}")
+    return undisturbed_seconds(folder / "data", "bubblewrap")
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_killed_service_loses_and_doubles_nothing(
+    tmp_path: Path, typical_s: float, seed: int
+) -> None:
+    moment = kill_and_recover(tmp_path, seed, typical_s, "bubblewrap")
+    assert moment.experiments == IDEAS
+    assert moment.results == IDEAS + 1  # the baseline is one more
