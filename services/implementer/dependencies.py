@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import Depends, Header, HTTPException, Query, Request
 from fastapi.dependencies.models import Dependant
 
-from assay.storage import schema, workers
+from assay.storage import workers
 from services.implementer.context import Context
 from services.implementer.problems import BadParameter
 
@@ -46,13 +46,13 @@ OwnerDep = Annotated[str, Depends(get_owner)]
 def get_worker(context: ContextDep, authorization: Annotated[str | None, Header()] = None) -> str:
     """The id of the worker whose token was sent."""
     token = bearer(authorization)
-    worker: schema.Worker | None = None
+    worker_id: str | None = None
     if token:
         with context.db.read() as session:
-            worker = workers.by_token(session, token)
-    if worker is None:
+            worker_id = workers.by_token(session, token)
+    if worker_id is None:
         raise HTTPException(401, "send a valid worker token", {"WWW-Authenticate": "Bearer"})
-    return worker.id
+    return worker_id
 
 
 WorkerDep = Annotated[str, Depends(get_worker)]

@@ -118,10 +118,10 @@ class Scheduler:
 
     def _assign(self) -> int:
         with self._db.read() as session:
-            waiting = demands(session, self._settings.queue_window)
-            if not waiting:
-                return 0
             free = supplies(session, self._db.now(session), self._settings.lease)
+            if not any(supply.cpus > 0 for supply in free):
+                return 0
+            waiting = demands(session, self._settings.queue_window)
         placements = place(waiting, free)
         if not placements:
             return 0

@@ -6,8 +6,9 @@ SQLite (one process, one file) and Postgres run the same schema and the same cod
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ class Database:
     def __init__(self, url: str) -> None:
         self.url = url
         self.engine = _make_engine(url)
+        self._for_writing = self.engine.execution_options(assay_write=True)
+        # SQLite has one writer at a time, and those that wait sleep and look again. Writers of
+        # this process queue here instead, where they are woken at once.
+        self._writer = threading.Lock() if self.is_sqlite else nullcontext()
 
     @property
     def is_sqlite(self) -> bool:
@@ -55,8 +60,8 @@ class Database:
         Raises:
             Unavailable: the database cannot be reached, is read-only, or its disk is full.
         """
-        engine = self.engine.execution_options(assay_write=True)
-        with _faults(), Session(engine, expire_on_commit=False) as session:
+        session = Session(self._for_writing, expire_on_commit=False)
+        with self._writer, _faults(), session:
             yield session
             session.commit()
 

@@ -43,11 +43,19 @@ def relay(db: Database, dispatcher: Dispatcher, *, limit: int = 500) -> int:
     A message is deleted after it was sent: a crash in between sends it twice.
     """
     with db.read() as session:
-        rows = session.scalars(select(schema.Outbox).order_by(schema.Outbox.id).limit(limit)).all()
+        rows = session.execute(
+            select(schema.Outbox.id, schema.Outbox.topic, schema.Outbox.key)
+            .order_by(schema.Outbox.id)
+            .limit(limit)
+        ).all()
     for message in dict.fromkeys((row.topic, row.key) for row in rows):
         dispatcher.send(Topic(message[0]), message[1])
     if rows:
         with db.write() as session:
             sent = [row.id for row in rows]  # by id: on Postgres a lower id may commit later
-            session.execute(delete(schema.Outbox).where(schema.Outbox.id.in_(sent)))
+            session.execute(
+                delete(schema.Outbox)
+                .where(schema.Outbox.id.in_(sent))
+                .execution_options(synchronize_session=False)
+            )
     return len(rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import dataclass
 from datetime import timedelta
 
 from sqlalchemy import select
@@ -66,10 +65,10 @@ def admit(db: Database, name: str, token: str) -> str:
         return row.id
 
 
-def by_token(session: Session, token: str) -> schema.Worker | None:
-    """The worker that holds the token."""
+def by_token(session: Session, token: str) -> str | None:
+    """The id of the worker that holds the token."""
     return session.scalars(
-        select(schema.Worker).where(schema.Worker.token_hash == token_hash(token))
+        select(schema.Worker.id).where(schema.Worker.token_hash == token_hash(token))
     ).one_or_none()
 
 
@@ -99,12 +98,6 @@ def register(
     post(db, session, Topic.SCHEDULE, "slots")
     session.flush()
     return worker
-
-
-@dataclass(frozen=True)
-class _Held:
-    attempt: schema.Attempt
-    is_live: bool
 
 
 def sync(
