@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -20,6 +21,11 @@ class Resource(BaseModel):
     """
 
     model_config = ConfigDict(extra="ignore", ser_json_inf_nan="strings")
+
+    def wire(self) -> dict[str, Any]:
+        """The body as JSON carries it: `model_dump(mode="json")` would leave NaN a float."""
+        body: dict[str, Any] = json.loads(self.model_dump_json())
+        return body
 
 
 def _no_nul(text: str) -> str:

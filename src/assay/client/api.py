@@ -1,0 +1,123 @@
+"""The client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+
+import httpx2
+from pydantic import TypeAdapter
+
+from assay.client.batches import Batches
+from assay.client.experiments import Experiments, Implementations, Measurements
+from assay.client.http import RETRIES, Http
+from assay.client.resource import Group, segment
+from assay.client.searches import Searches
+from assay.contracts.environment import BaselineBody, CodebaseFiles, EnvironmentBody
+from assay.contracts.worker import WorkerBody
+
+
+class Environments(Group):
+    """Research problems the service knows."""
+
+    path = "/v1/environments"
+
+    def list(self) -> Iterator[EnvironmentBody]:
+        """Environments, by name."""
+        return self._walk(EnvironmentBody, self.path, {})
+
+    def get(self, name: str) -> EnvironmentBody:
+        """An environment, by `name` or `name@hash`."""
+        return self._get(EnvironmentBody, f"{self.path}/{segment(name)}")
+
+    def codebase(self, name: str) -> CodebaseFiles:
+        """The baseline codebase."""
+        return self._get(CodebaseFiles, f"{self.path}/{segment(name)}/codebase")
+
+    def baseline(
+        self, name: str, profile: str, *, hardware_class: str | None = None
+    ) -> BaselineBody:
+        """What the unmodified codebase reaches, as far as it is measured."""
+        query = {"profile": profile, "hardware_class": hardware_class}
+        return self._get(BaselineBody, f"{self.path}/{segment(name)}/baseline", query)
+
+    def calibrate(
+        self,
+        name: str,
+        profile: str,
+        seeds: Sequence[int],
+        *,
+        hardware_class: str | None = None,
+    ) -> BaselineBody:
+        """Ask for the baseline measurements on these seeds that do not exist yet."""
+        body: dict[str, object] = {"profile": profile, "seeds": list(seeds)}
+        if hardware_class is not None:
+            body["hardware_class"] = hardware_class
+        path = f"{self.path}/{segment(name)}/baseline"
+        response = self._http.request("POST", path, body=body)
+        return BaselineBody.model_validate_json(response.content)
+
+
+class Workers(Group):
+    """Hosts that measure."""
+
+    path = "/v1/workers"
+
+    def list(self) -> Iterator[WorkerBody]:
+        """Workers the service has seen."""
+        return self._walk(WorkerBody, self.path, {})
+
+
+class Client:
+    """A connection to one Assay service.
+
+    Args:
+        base_url: where it is; `ASSAY_API_URL`, else http://127.0.0.1:8000.
+        api_key: sent as a bearer token; `ASSAY_API_KEY`, else none.
+        timeout: seconds for an answer to a single request (waiting for a batch is separate).
+        retries: how often a request is repeated after a lost connection, 429 or 5xx.
+        http_client: an `httpx2.Client` to send requests with; it is not closed here.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        timeout: float = 60.0,
+        retries: int = RETRIES,
+        http_client: httpx2.Client | None = None,
+    ) -> None:
+        self._http = Http(base_url, api_key, timeout, http_client, retries)
+        self.batches = Batches(self._http)
+        self.experiments = Experiments(self._http)
+        self.implementations = Implementations(self._http)
+        self.measurements = Measurements(self._http)
+        self.environments = Environments(self._http)
+        self.workers = Workers(self._http)
+        self.searches = Searches(self._http)
+
+    @property
+    def base_url(self) -> str:
+        """Where the service is."""
+        return self._http.base_url
+
+    def version(self) -> str:
+        """The version of the service."""
+        response = self._http.request("GET", "/v1/version")
+        return TypeAdapter(dict[str, str]).validate_json(response.content)["version"]
+
+    def close(self) -> None:
+        """Close connections."""
+        self._http.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

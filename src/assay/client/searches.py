@@ -1,0 +1,68 @@
+"""`client.searches`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from assay.client.resource import Group, segment
+from assay.contracts.batch import BatchBody, BatchOptions, IdeaRequest
+from assay.contracts.search import EpochBody, EpochRequest, SearchBody, SearchRequest
+
+
+class Searches(Group):
+    """Records of searches. The loop that drives one is `assay.search.drive`."""
+
+    path = "/v1/searches"
+
+    def create(self, request: SearchRequest, *, idempotency_key: str | None = None) -> SearchBody:
+        """Open the record of a search."""
+        response = self._http.request(
+            "POST", self.path, body=request, idempotency_key=idempotency_key
+        )
+        return SearchBody.model_validate_json(response.content)
+
+    def get(self, search: str) -> SearchBody:
+        """A search."""
+        return self._get(SearchBody, f"{self.path}/{segment(search)}")
+
+    def list(self) -> Iterator[SearchBody]:
+        """Searches, page by page as they are asked for."""
+        return self._walk(SearchBody, self.path, {})
+
+    def cancel(self, search: str) -> SearchBody:
+        """Cancel a search and its unfinished batches."""
+        return self._close(search, "cancel")
+
+    def finish(self, search: str) -> SearchBody:
+        """Declare that no further epoch will come."""
+        return self._close(search, "finish")
+
+    def epochs(self, search: str) -> Iterator[EpochBody]:
+        """The stored epochs, from 0."""
+        return self._walk(EpochBody, f"{self.path}/{segment(search)}/epochs", {})
+
+    def put_epoch(self, search: str, number: int, ideas: Sequence[IdeaRequest]) -> EpochBody:
+        """Store the ideas of an epoch; repeating with the same ideas changes nothing.
+
+        Raises:
+            Conflict: other ideas are stored (`epoch_exists`), or the epoch before is missing.
+        """
+        response = self._http.request(
+            "PUT",
+            f"{self.path}/{segment(search)}/epochs/{number}",
+            body=EpochRequest(ideas=list(ideas)),
+        )
+        return EpochBody.model_validate_json(response.content)
+
+    def submit_epoch(
+        self, search: str, number: int, options: BatchOptions | None = None
+    ) -> BatchBody:
+        """Submit the stored ideas, exactly once: repeating returns the same batch."""
+        response = self._http.request(
+            "POST", f"{self.path}/{segment(search)}/epochs/{number}/batch", body=options
+        )
+        return BatchBody.model_validate_json(response.content)
+
+    def _close(self, search: str, verb: str) -> SearchBody:
+        response = self._http.request("POST", f"{self.path}/{segment(search)}/{verb}")
+        return SearchBody.model_validate_json(response.content)

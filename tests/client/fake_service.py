@@ -1,0 +1,443 @@
+"""A small in-memory Assay service: the API's shapes and rules, with results made up at once.
+
+It is called directly (httpx2's MockTransport) or over real HTTP (`answers.serve`).
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx2
+
+from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
+from assay.contracts.search import EpochRequest, SearchRequest
+from assay.domain.hashing import derive_seed
+from assay.domain.metrics import Direction, RewardKind, Sample, compare, reward
+from tests.client.answers import event_stream, ok, page, problem
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).isoformat()
+BASELINE = [2.50, 2.52, 2.48, 2.51, 2.49]
+STATE = ("submitted", "implementing", "queued", "running")
+
+CODEBASE = {"train.py": "rate = 0.1\nwidth = 4\ndepth = 2\n", "predict.py": "pass\n"}
+KNOBS = [
+    {"name": "rate", "title": "rate", "file": "train.py", "line": "rate = 0.1",
+     "values": ["0.2", "0.4", "0.05"]},
+    {"name": "width", "title": "width", "file": "train.py", "line": "width = 4",
+     "values": ["8", "16", "2"]},
+    {"name": "depth", "title": "depth", "file": "train.py", "line": "depth = 2",
+     "values": ["3", "4", "1"]},
+]  # fmt: skip
+RECIPES = [
+    {"name": "absent", "title": "Edit what is not there", "kind": "misfit",
+     "edits": [{"file": "train.py", "search": "no such line\n", "replace": "x\n"}]},
+    {"name": "boom", "title": "Divide by zero", "kind": "crash",
+     "edits": [{"file": "train.py", "search": "depth = 2\n", "replace": "depth = 2\n1 / 0\n"}]},
+]  # fmt: skip
+
+
+def outcome(text: str) -> float | dict[str, Any]:
+    """A metric that depends on the idea alone, or a failure."""
+    if "absent" in text:
+        return {"stage": "implement", "code": "no_match", "message": "context not found"}
+    if "boom" in text:
+        trace = "Traceback\n  line 4\nZeroDivisionError: \x1b[31mdivision\x1b[0m by zero"
+        return {"stage": "train", "code": "crash", "message": trace}
+    return 2.3 + derive_seed(text) % 1000 / 2000
+
+
+class Refused(Exception):
+    """Answered with a problem."""
+
+    def __init__(self, status: int, code: str, detail: str = "") -> None:
+        super().__init__(detail or code)
+        self.status, self.code = status, code
+
+
+@dataclass
+class Fault:
+    """The next matching request is answered with this instead."""
+
+    method: str
+    path: str
+    status: int
+    code: str = "boom"
+    headers: dict[str, str] = field(default_factory=dict)
+    after: bool = False
+    """Carry the request out first: the answer is lost, the effect is not."""
+
+
+class FakeService:
+    """State and handlers; `requests` lists (method, path, idempotency key) as they arrived."""
+
+    def __init__(self) -> None:
+        self.batches: dict[str, dict[str, Any]] = {}
+        self.experiments: dict[str, list[dict[str, Any]]] = {}
+        self.events: dict[str, list[dict[str, Any]]] = {}
+        self.searches: dict[str, dict[str, Any]] = {}
+        self.epochs: dict[str, list[dict[str, Any]]] = {}
+        self.keys: dict[str, str] = {}
+        self.calibrated = 0
+        self.pending = 0
+        """Baseline measurements that are pending; each look at it finishes one."""
+        self.requests: list[tuple[str, str, str | None]] = []
+        self.queries: list[str] = []
+        self.faults: list[Fault] = []
+        self.cut_streams: list[int] = []
+        """Each stream takes one number from here and breaks after so many events."""
+        self.last_event_ids: list[str | None] = []
+        self.streams = True
+        self.forgetful = False
+        """Streams begin at the first event, whatever `Last-Event-ID` says."""
+        self.unfinished = False
+        """New batches stay unfinished until somebody calls `finish_all`."""
+        self.finish_on_look = False
+        """An unfinished batch is finished as soon as its events are asked for."""
+        self.batch_options: list[BatchOptions] = []
+        self._lock = threading.RLock()
+
+    # -- entry ------------------------------------------------------------------------------
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        with self._lock:
+            path = request.url.path
+            key = request.headers.get("idempotency-key")
+            self.requests.append((request.method, path, key))
+            self.queries.append(request.url.query.decode())
+            fault = self._fault(request.method, path)
+            try:
+                response = None
+                if fault is None or fault.after:
+                    response = self._route(request, path)
+                if fault is not None:
+                    return problem(fault.status, fault.code, headers=fault.headers)
+                assert response is not None
+                return response
+            except Refused as error:
+                return problem(error.status, error.code, str(error))
+
+    def _fault(self, method: str, path: str) -> Fault | None:
+        for fault in self.faults:
+            if fault.method == method and re.fullmatch(fault.path, path):
+                self.faults.remove(fault)
+                return fault
+        return None
+
+    def _route(self, request: httpx2.Request, path: str) -> httpx2.Response:
+        for method, pattern, handler in self._routes():
+            match = re.fullmatch(pattern, path)
+            if match and method == request.method:
+                return handler(request, *match.groups())
+        raise Refused(404, "not_found", f"no route {request.method} {path}")
+
+    def _routes(self) -> list[tuple[str, str, Callable[..., httpx2.Response]]]:
+        id_ = "([^/]+)"
+        return [
+            ("GET", "/v1/version", lambda r: ok({"version": "9.9"})),
+            ("POST", "/v1/batches", self._create_batch),
+            ("GET", "/v1/batches", lambda r: page(self.batches.values(), r)),
+            ("GET", f"/v1/batches/{id_}", lambda r, b: ok(self._batch(b))),
+            ("POST", f"/v1/batches/{id_}/cancel", self._cancel_batch),
+            ("GET", f"/v1/batches/{id_}/events", self._events),
+            ("GET", "/v1/experiments", self._list_experiments),
+            ("GET", f"/v1/experiments/{id_}", lambda r, e: ok(self._experiment(e))),
+            ("GET", f"/v1/experiments/{id_}/diff", self._diff),
+            ("GET", f"/v1/experiments/{id_}/logs", self._logs),
+            ("GET", f"/v1/experiments/{id_}/curves", self._curves),
+            ("GET", f"/v1/experiments/{id_}/result", self._result),
+            ("POST", f"/v1/experiments/{id_}/cancel", lambda r, e: ok(self._experiment(e))),
+            ("GET", "/v1/environments", lambda r: page([self.environment()], r)),
+            ("GET", "/v1/environments/([^/]+)", self._get_environment),
+            ("GET", "/v1/environments/[^/]+/codebase",
+             lambda r: ok({"id": "0" * 64, "files": CODEBASE})),
+            ("GET", "/v1/environments/[^/]+/baseline", lambda r: ok(self._baseline())),
+            ("POST", "/v1/environments/[^/]+/baseline", self._calibrate),
+            ("GET", "/v1/workers", lambda r: page([WORKER], r)),
+            ("POST", "/v1/searches", self._create_search),
+            ("GET", "/v1/searches", lambda r: page(self.searches.values(), r)),
+            ("GET", f"/v1/searches/{id_}", lambda r, s: ok(self._search(s))),
+            ("POST", f"/v1/searches/{id_}/(cancel|finish)", self._close_search),
+            ("GET", f"/v1/searches/{id_}/epochs", lambda r, s: page(self.epochs[s], r)),
+            ("PUT", f"/v1/searches/{id_}/epochs/(\\d+)", self._put_epoch),
+            ("POST", f"/v1/searches/{id_}/epochs/(\\d+)/batch", self._submit_epoch),
+        ]  # fmt: skip
+
+    # -- batches ----------------------------------------------------------------------------
+
+    def _create_batch(self, request: httpx2.Request) -> httpx2.Response:
+        asked = BatchRequest.model_validate_json(request.content)
+        if asked.environment.partition("@")[0] != "fake":
+            raise Refused(404, "not_found", "no such environment")
+        if request.url.params.get("dry_run") == "true":
+            return ok({"ideas": len(asked.ideas), "measurements": len(asked.ideas)})
+        key = request.headers.get("idempotency-key", "")
+        if key not in self.keys:
+            self.keys[key] = self._store_batch(asked)
+        return ok(self._batch(self.keys[key]), 202)
+
+    def _store_batch(self, asked: BatchRequest) -> str:
+        id_ = f"bat_{len(self.batches):026d}"
+        body, experiments = self._new_batch(asked, id_, asked.ideas)
+        self.batches[id_] = body
+        self.experiments[id_] = experiments
+        self.events[id_] = []
+        for experiment in experiments:
+            for state in STATE[1:]:
+                self._event(id_, "experiment.changed", experiment["id"], {"state": state})
+        if not self.unfinished:
+            self.finish(id_)
+        return id_
+
+    def _new_batch(
+        self, asked: BatchRequest, id_: str, ideas: list[IdeaRequest]
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        experiments = [
+            self._new_experiment(id_, position, idea) for position, idea in enumerate(ideas)
+        ]
+        counts = {"total": len(experiments), "running": len(experiments)}
+        body = {
+            "id": id_, "owner": "local", "environment": "fake@abc", "profile": asked.profile,
+            "hardware_class": "cpu-fake", "executor": asked.executor, "ideator": asked.ideator,
+            "state": "running", "counts": counts, "funnel": {}, "usage": {"cost_usd": "0.25"},
+            "baseline": {"mean": 2.5, "spread": 0.0158, "n": 5, "pending": 0}, "best": None,
+            "options": asked.options.model_dump(mode="json"), "search": asked.search,
+            "epoch": asked.epoch, "metadata": {}, "created_at": NOW, "finished_at": None,
+            "links": {"self": "", "experiments": "", "events": ""},
+        }  # fmt: skip
+        return body, experiments
+
+    def _new_experiment(self, batch: str, position: int, idea: IdeaRequest) -> dict[str, Any]:
+        id_ = f"exp_{batch[-6:]}{position:020d}"
+        return {
+            "id": id_, "batch": batch, "position": position, "state": "running",
+            "idea": {"id": "idea_x", "text": idea.text, "client_key": idea.client_key,
+                     "operator": idea.operator, "parents": idea.parents},
+            "is_terminal": False, "failure": None, "implementation": "impl_x", "codebase": None,
+            "measurements": [], "metric_name": "loss", "metric": None, "reward": 0.0,
+            "comparison": None, "seconds": None, "created_at": NOW, "finished_at": None,
+        }  # fmt: skip
+
+    def finish(self, batch: str) -> None:
+        """Give every experiment of a batch its result."""
+        baseline = Sample.of(BASELINE)
+        for experiment in self.experiments[batch]:
+            result = outcome(experiment["idea"]["text"])
+            experiment.update(is_terminal=True, finished_at=NOW, seconds=3.5)
+            if isinstance(result, dict):
+                experiment.update(state="failed", failure=result)
+            else:
+                compared = compare(Direction.MINIMIZE, Sample(result, None, 1), baseline)
+                assert compared is not None
+                experiment.update(
+                    state="succeeded", metric=result, codebase="1" * 64,
+                    reward=reward(RewardKind.RECIPROCAL, result),
+                    comparison={
+                        "baseline_mean": 2.5, "baseline_spread": 0.0158, "baseline_n": 5,
+                        "delta": compared.delta, "standard_error": compared.standard_error,
+                        "sigmas": compared.sigmas, "verdict": compared.verdict.value,
+                    },
+                )  # fmt: skip
+            state = {"state": experiment["state"]}
+            self._event(batch, "experiment.changed", experiment["id"], state)
+        self._event(batch, "batch.finished", None, {})
+        self.batches[batch].update(state="finished", finished_at=NOW)
+
+    def _event(self, batch: str, type_: str, experiment: str | None, data: Any) -> None:
+        events = self.events[batch]
+        events.append(
+            {"id": len(events) + 1, "type": type_, "batch": batch, "experiment": experiment,
+             "data": data, "created_at": NOW}
+        )  # fmt: skip
+
+    def _batch(self, id_: str) -> dict[str, Any]:
+        if id_ not in self.batches:
+            raise Refused(404, "not_found", f"no batch {id_}")
+        body = self.batches[id_]
+        states = [e["state"] for e in self.experiments[id_]]
+        counts = {s: states.count(s) for s in set(states)}
+        scored = [e for e in self.experiments[id_] if e["metric"] is not None]
+        best = min(scored, key=lambda e: e["metric"], default=None)
+        return {
+            **body,
+            "counts": {"total": len(states), **counts},
+            "funnel": {"submitted": len(states), "scored": len(scored)},
+            "best": best and {"experiment": best["id"], "metric": best["metric"]},
+        }
+
+    def _cancel_batch(self, request: httpx2.Request, id_: str) -> httpx2.Response:
+        self._batch(id_)
+        self.batches[id_].update(state="cancelled", finished_at=NOW)
+        self._event(id_, "batch.finished", None, {})
+        return ok(self._batch(id_))
+
+    def _events(self, request: httpx2.Request, id_: str) -> httpx2.Response:
+        self._batch(id_)
+        if self.finish_on_look and self.batches[id_]["finished_at"] is None:
+            self.finish(id_)
+        wants_stream = "text/event-stream" in request.headers.get("accept", "")
+        if not wants_stream:
+            after = int(request.url.params.get("after", 0))
+            return page([e for e in self.events[id_] if e["id"] > after], request)
+        if not self.streams:
+            raise Refused(406, "no_streams")
+        self.last_event_ids.append(request.headers.get("last-event-id"))
+        after = 0 if self.forgetful else int(request.headers.get("last-event-id", 0))
+        events = [e for e in self.events[id_] if e["id"] > after]
+        if self.cut_streams:
+            events = events[: self.cut_streams.pop(0)]
+        return httpx2.Response(
+            200, headers={"content-type": "text/event-stream"}, content=event_stream(events)
+        )
+
+    # -- experiments ------------------------------------------------------------------------
+
+    def _experiment(self, id_: str) -> dict[str, Any]:
+        for experiments in self.experiments.values():
+            for experiment in experiments:
+                if experiment["id"] == id_:
+                    return experiment
+        raise Refused(404, "not_found", f"no experiment {id_}")
+
+    def _list_experiments(self, request: httpx2.Request) -> httpx2.Response:
+        batch = request.url.params.get("batch")
+        chosen = [self.experiments[batch]] if batch else list(self.experiments.values())
+        return page([e for experiments in chosen for e in experiments], request)
+
+    def _diff(self, request: httpx2.Request, id_: str) -> httpx2.Response:
+        if self._experiment(id_)["codebase"] is None:
+            raise Refused(404, "not_implemented_yet")
+        return httpx2.Response(200, text="--- a/train.py\n+++ b/train.py\n-rate\n+\x1b[31mrate\n")
+
+    def _logs(self, request: httpx2.Request, id_: str) -> httpx2.Response:
+        self._experiment(id_)
+        log = "step 1 ü\nstep 2\n".encode()
+        offset = int(request.url.params.get("offset", 0))
+        return httpx2.Response(
+            200, content=log[offset : offset + 8], headers={"Next-Offset": str(
+                min(len(log), offset + 8))}
+        )  # fmt: skip
+
+    def _curves(self, request: httpx2.Request, id_: str) -> httpx2.Response:
+        self._experiment(id_)
+        return ok({"object": "list", "data": [
+            {"seq": 0, "step": 0, "values": {"train/loss": 3.0}},
+            {"seq": 1, "step": 10, "values": {"train/loss": "NaN"}},
+        ]})  # fmt: skip
+
+    def _result(self, request: httpx2.Request, id_: str) -> httpx2.Response:
+        experiment = self._experiment(id_)
+        if experiment["metric"] is None:
+            raise Refused(404, "no_result", "there is no result")
+        return ok({
+            "experiment": id_, "metric_name": "loss", "direction": "minimize",
+            "metric": experiment["metric"], "reward": experiment["reward"],
+            "comparison": experiment["comparison"], "measurements": [], "artifacts": [],
+        })  # fmt: skip
+
+    # -- environments -----------------------------------------------------------------------
+
+    def environment(self) -> dict[str, Any]:
+        """The only environment."""
+        return {
+            "id": "fake@abc", "name": "fake", "title": "Fake", "problem": "Lower the loss.",
+            "metric": "loss", "unit": "nats", "direction": "minimize", "reward": "reciprocal",
+            "protected": ["predict.py"], "codebase": "0" * 64, "knobs": KNOBS, "recipes": RECIPES,
+            "profiles": [{"name": "tiny", "description": "small", "cpus": 1, "gpus": 0,
+                          "memory_gb": 1.0, "budget": {"seconds": 5, "tokens": None}}],
+        }  # fmt: skip
+
+    def _get_environment(self, request: httpx2.Request, name: str) -> httpx2.Response:
+        if name.partition("@")[0] != "fake":
+            raise Refused(404, "not_found", f"no environment {name}")
+        return ok(self.environment())
+
+    def _baseline(self) -> dict[str, Any]:
+        self.pending = max(0, self.pending - 1)
+        values = BASELINE[: len(BASELINE) - self.pending]
+        return {
+            "environment": "fake@abc", "profile": "tiny", "hardware_class": "cpu-fake",
+            "metric": "loss", "mean": sum(values) / len(values), "spread": 0.0158,
+            "seeds": list(range(len(values))), "values": values, "pending": self.pending,
+        }  # fmt: skip
+
+    def _calibrate(self, request: httpx2.Request) -> httpx2.Response:
+        self.calibrated += 1
+        return ok(self._baseline(), 202)
+
+    # -- searches ---------------------------------------------------------------------------
+
+    def _create_search(self, request: httpx2.Request) -> httpx2.Response:
+        asked = SearchRequest.model_validate_json(request.content)
+        id_ = f"srch_{len(self.searches):026d}"
+        self.epochs[id_] = []
+        self.searches[id_] = {
+            **asked.model_dump(mode="json"), "id": id_, "owner": "local", "state": "running",
+            "epochs_finished": 0, "best": [], "created_at": NOW, "finished_at": None,
+        }  # fmt: skip
+        return ok(self.searches[id_], 201)
+
+    def _search(self, id_: str) -> dict[str, Any]:
+        if id_ not in self.searches:
+            raise Refused(404, "not_found", f"no search {id_}")
+        best: list[dict[str, Any]] = []
+        so_far: float | None = None
+        for epoch in self.epochs[id_]:
+            if epoch["batch"] is None or self.batches[epoch["batch"]]["finished_at"] is None:
+                continue
+            metrics = [e["metric"] for e in self.experiments[epoch["batch"]]]
+            scored = [m for m in metrics if m is not None]
+            so_far = min([*scored, *([so_far] if so_far is not None else [])], default=None)
+            best.append(
+                {"epoch": epoch["number"], "batch": epoch["batch"], "experiment": None,
+                 "metric": min(scored, default=None), "best_so_far": so_far,
+                 "scored": len(scored), "total": len(metrics)}
+            )  # fmt: skip
+        return {**self.searches[id_], "best": best, "epochs_finished": len(best)}
+
+    def _close_search(self, request: httpx2.Request, id_: str, verb: str) -> httpx2.Response:
+        self._search(id_)
+        state = {"cancel": "cancelled", "finish": "finished"}[verb]
+        self.searches[id_].update(state=state, finished_at=NOW)
+        return ok(self._search(id_))
+
+    def _put_epoch(self, request: httpx2.Request, id_: str, number: str) -> httpx2.Response:
+        asked = EpochRequest.model_validate_json(request.content).model_dump(mode="json")
+        epochs, n = self.epochs[id_], int(number)
+        if n < len(epochs):
+            if epochs[n]["ideas"] != asked["ideas"]:
+                raise Refused(409, "epoch_exists", "other ideas are stored")
+            return ok(epochs[n])
+        if n > len(epochs):
+            raise Refused(409, "epoch_missing", "the epoch before is missing")
+        epochs.append(
+            {"search": id_, "number": n, "state": "proposed", "batch": None,
+             "ideas": asked["ideas"], "created_at": NOW}
+        )  # fmt: skip
+        return ok(epochs[n], 201)
+
+    def _submit_epoch(self, request: httpx2.Request, id_: str, number: str) -> httpx2.Response:
+        epoch, search = self.epochs[id_][int(number)], self.searches[id_]
+        if epoch["batch"] is None:
+            options = BatchOptions.model_validate_json(request.content or b"{}")
+            self.batch_options.append(options)
+            epoch["batch"] = self._store_batch(
+                BatchRequest(
+                    environment="fake", profile=search["profile"], search=id_, epoch=int(number),
+                    ideas=[IdeaRequest.model_validate(i) for i in epoch["ideas"]],
+                    executor=search["executor"], options=options,
+                )
+            )  # fmt: skip
+            epoch["state"] = "submitted"
+        return ok(self._batch(epoch["batch"]), 202)
+
+
+WORKER = {
+    "id": "wrk_1", "name": "here", "state": "active", "cpus": 2, "gpus": 0,
+    "memory_bytes": 1 << 30, "hardware_class": "cpu-fake", "sandbox": "subprocess",
+    "isolated": False, "guarantees": {}, "running": [], "last_seen_at": NOW,
+}  # fmt: skip
