@@ -1,0 +1,31 @@
+"""Read results: rank, summarise, and show them as tables. Pure functions over the contracts."""
+
+from assay.analysis.rows import (
+    BestRow,
+    ExperimentRow,
+    FailureRow,
+    best_rows,
+    experiment_rows,
+    failure_rows,
+    rank,
+)
+from assay.analysis.tables import best_table, experiment_table, failure_table
+from assay.analysis.text import clean, format_change, format_number, format_seconds, idea_title
+
+__all__ = [
+    "BestRow",
+    "ExperimentRow",
+    "FailureRow",
+    "best_rows",
+    "best_table",
+    "clean",
+    "experiment_rows",
+    "experiment_table",
+    "failure_rows",
+    "failure_table",
+    "format_change",
+    "format_number",
+    "format_seconds",
+    "idea_title",
+    "rank",
+]

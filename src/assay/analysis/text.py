@@ -1,0 +1,72 @@
+"""Text for people. What a model wrote is hostile to a terminal until it is cleaned."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from assay.contracts.batch import ComparisonBody
+
+# C0 and C1 controls but for tab and newline, and the characters that reorder displayed text.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_HEADING = re.compile(r"^[\s>*#_`\d.)]*\[Experiment\][*_`:]*\s*", re.IGNORECASE)
+
+
+def clean(text: str) -> str:
+    """The text without terminal escapes, control characters and direction overrides."""
+    return _CONTROLS.sub("", _ESCAPES.sub("", text.replace("\r\n", "\n")))
+
+
+def one_line(text: str, width: int) -> str:
+    """The text cleaned, on one line of at most `width` characters."""
+    flat = " ".join(clean(text).split())
+    return flat if len(flat) <= width else flat[: width - 1].rstrip() + "…"
+
+
+def idea_title(text: str, width: int = 60) -> str:
+    """A short name for an idea: its first line, without the `[Experiment]` heading."""
+    for line in clean(text).splitlines():
+        stripped = _HEADING.sub("", line).strip()
+        if stripped:
+            return one_line(stripped, width)
+    return "(empty)"
+
+
+def format_number(value: float | None) -> str:
+    """Four digits after the point, or what fits a very small or large number."""
+    if value is None:
+        return "–"
+    if not math.isfinite(value):
+        return str(value)
+    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e6 else f"{value:.4g}"
+
+
+def format_change(comparison: ComparisonBody | None) -> str:
+    """`-0.0123 ± 0.0041 (+3.0σ)`: the change, its standard error, and how far it is in those.
+
+    A positive number of sigmas is an improvement, whichever way the metric improves.
+    """
+    if comparison is None:
+        return "–"
+    change = f"{comparison.delta:+.4f}"
+    if comparison.standard_error is None or comparison.sigmas is None:
+        return f"{change} (spread unknown)"
+    return f"{change} ± {comparison.standard_error:.4f} ({comparison.sigmas:+.1f}σ)"
+
+
+def format_seconds(seconds: float | None) -> str:
+    """`12 s`, `3 min 20 s`, `2 h 05 min`."""
+    if seconds is None or not math.isfinite(seconds):
+        return "–"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def counted(number: int, thing: str) -> str:
+    """`1 idea`, `2 ideas`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

@@ -1,0 +1,21 @@
+"""Search over ideas: strategies decide what to ask for, the loop asks, submits and waits."""
+
+from assay.search.ask import SearchError
+from assay.search.config import SearchConfig
+from assay.search.loop import Observer, drive
+from assay.search.plan import Ask, Situation
+from assay.search.strategy import Strategy, open_strategy, strategy_names
+from assay.search.trajectories import Trajectory
+
+__all__ = [
+    "Ask",
+    "Observer",
+    "SearchConfig",
+    "SearchError",
+    "Situation",
+    "Strategy",
+    "Trajectory",
+    "drive",
+    "open_strategy",
+    "strategy_names",
+]

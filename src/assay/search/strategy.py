@@ -1,0 +1,58 @@
+"""What a strategy is, and which there are.
+
+A strategy is pure: from what is known at the start of an epoch it decides what to ask an ideator
+for. It never sees the service or the ideator, so the same record gives the same questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from assay.contracts.batch import Operator
+from assay.domain.errors import InvalidInput
+from assay.search.evolution import BestOfN, Evolution
+from assay.search.plan import Ask, Situation
+
+__all__ = ["Ask", "Operator", "Situation", "Strategy", "open_strategy", "strategy_names"]
+
+
+class Strategy(Protocol):
+    """Decides what to ask for in each epoch."""
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Every setting with its value, as kept in the search's record."""
+        ...
+
+    @property
+    def needs_baseline(self) -> bool:
+        """Whether epochs after the first wait for the baseline."""
+        ...
+
+    def plan(self, situation: Situation) -> Sequence[Ask]:
+        """What to ask for now; the counts add up to the batch size."""
+        ...
+
+
+_STRATEGIES: dict[str, Callable[[Mapping[str, Any]], Strategy]] = {
+    "evolution": Evolution.from_config,
+    "best-of-n": BestOfN.from_config,
+}
+
+
+def strategy_names() -> list[str]:
+    """Names of the strategies there are."""
+    return sorted(_STRATEGIES)
+
+
+def open_strategy(name: str, config: Mapping[str, Any] | None = None) -> Strategy:
+    """The strategy of that name with its settings.
+
+    Raises:
+        InvalidInput: there is no such strategy, or a setting is unknown or out of range.
+    """
+    if name not in _STRATEGIES:
+        known = ", ".join(strategy_names())
+        raise InvalidInput.field("/strategy", f"there is no strategy {name!r}; known: {known}")
+    return _STRATEGIES[name](config or {})

@@ -1,0 +1,66 @@
+"""Trajectories: what earlier epochs tried and what came of it, read from the service."""
+
+from __future__ import annotations
+
+from assay.client import Client, NotFound
+from assay.contracts.batch import ExperimentBody
+from assay.contracts.search import EpochBody
+from assay.domain.states import ExperimentState
+from assay.llm.ideation import Trajectory
+
+__all__ = ["Trajectory", "TrajectoryReader", "size_of"]
+
+_ENDED = (ExperimentState.SUCCEEDED, ExperimentState.FAILED)
+#: Characters around a trajectory in a prompt: its headings and numbers.
+_FRAME = 100
+
+
+def size_of(trajectory: Trajectory) -> int:
+    """Characters a trajectory takes in a prompt, about."""
+    return len(trajectory.idea_text) + len(trajectory.diff) + len(trajectory.failure) + _FRAME
+
+
+class TrajectoryReader:
+    """Reads the trajectories of finished epochs. They never change, so each is read once."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._known: dict[str, tuple[Trajectory, ...]] = {}
+
+    def of(self, epoch: EpochBody) -> tuple[Trajectory, ...]:
+        """The trajectories of an epoch whose batch is finished, by position.
+
+        A failed idea has reward 0 and says where it failed. Cancelled experiments are left out:
+        nothing was learnt from them.
+        """
+        if epoch.batch is None:
+            return ()
+        if epoch.batch not in self._known:
+            listed = list(self._client.experiments.list(batch=epoch.batch))
+            ended = [e for e in listed if e.state in _ENDED]
+            ended.sort(key=lambda e: e.position)
+            self._known[epoch.batch] = tuple(self._read(epoch.number, e) for e in ended)
+        return self._known[epoch.batch]
+
+    def _read(self, epoch: int, experiment: ExperimentBody) -> Trajectory:
+        failure = experiment.failure
+        succeeded = experiment.state == ExperimentState.SUCCEEDED
+        return Trajectory(
+            id=experiment.id,
+            epoch=epoch,
+            position=experiment.position,
+            idea_text=experiment.idea.text,
+            reward=experiment.reward if succeeded else 0.0,
+            state=experiment.state,
+            metric=experiment.metric if succeeded else None,
+            diff=self._diff(experiment),
+            failure=f"{failure.stage} ({failure.code}): {failure.message}" if failure else "",
+        )
+
+    def _diff(self, experiment: ExperimentBody) -> str:
+        if experiment.codebase is None:
+            return ""
+        try:
+            return self._client.experiments.diff(experiment.id)
+        except NotFound:
+            return ""

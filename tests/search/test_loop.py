@@ -1,0 +1,338 @@
+"""The loop against a service: what it stores, and that killing it anywhere changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+
+import httpx2
+import pytest
+
+from assay.client import Client
+from assay.contracts.batch import BatchOptions
+from assay.contracts.search import SearchRequest
+from assay.llm import (
+    Completion,
+    IdeationRequest,
+    ModelError,
+    OfflineIdeator,
+    ProposedIdea,
+    Try,
+    Usage,
+)
+from assay.llm.interface import OnTry
+from assay.search import Ask, Observer, SearchConfig, SearchError, drive, loop
+from assay.search.config import SearchConfig as Config
+from assay.search.ledger import Ledger
+from tests.client.fake_service import FakeService
+
+EPOCHS, SIZE = 3, 6
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def connect(handler: Callable[[httpx2.Request], httpx2.Response]) -> Client:
+    http_client = httpx2.Client(transport=httpx2.MockTransport(handler))
+    client = Client("http://test", http_client=http_client)
+    client._http._sleep = lambda _: None
+    return client
+
+
+def new_search(service: FakeService, strategy: str = "evolution", **config: Any) -> str:
+    request = SearchRequest(
+        environment="fake",
+        profile="tiny",
+        strategy=strategy,
+        seed=11,
+        epochs=EPOCHS,
+        batch_size=SIZE,
+        config=SearchConfig.make(strategy, **config).record(),
+    )
+    return connect(service).searches.create(request).id
+
+
+def ideas_of(service: FakeService, search: str) -> list[list[tuple[str, str]]]:
+    return [
+        [(i["operator"], i["text"]) for i in epoch["ideas"]] for epoch in service.epochs[search]
+    ]
+
+
+def finished(service: FakeService) -> tuple[str, list[list[tuple[str, str]]]]:
+    search = new_search(service)
+    body = drive(connect(service), search, OfflineIdeator())
+    assert body.state == "finished"
+    return search, ideas_of(service, search)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "BASELINE_POLL_SECONDS", 0.0)
+
+
+def test_a_search_runs_to_its_end_and_learns() -> None:
+    service = FakeService()
+    search, ideas = finished(service)
+    assert [len(epoch) for epoch in ideas] == [SIZE] * EPOCHS
+    assert {op for op, _ in ideas[0]} == {"seed"}
+    assert [op for op, _ in ideas[1]] == ["exploit"] * 3 + ["explore"] * 3
+    assert [op for op, _ in ideas[2]] == ["exploit"] * 3 + ["explore"] * 3
+    parents = [i["parents"] for i in service.epochs[search][1]["ideas"]]
+    known = {e["id"] for e in service.experiments[service.epochs[search][0]["batch"]]}
+    assert all(p for p in parents[:3])
+    assert {p for ps in parents for p in ps} <= known
+
+
+def test_two_searches_with_the_same_seed_have_the_same_ideas() -> None:
+    assert finished(FakeService())[1] == finished(FakeService())[1]
+
+
+def slow_service() -> FakeService:
+    """A service whose batches finish only when somebody waits for them."""
+    service = FakeService()
+    service.unfinished = service.finish_on_look = True
+    return service
+
+
+def test_killed_at_any_step_and_resumed_it_has_the_same_ideas() -> None:
+    """Every request, before it is sent and after it was carried out."""
+    whole = slow_service()
+    search = new_search(whole)
+    before = len(whole.requests)
+    drive(connect(whole), search, OfflineIdeator())
+    expected = ideas_of(whole, search)
+    steps = len(whole.requests) - before
+    assert steps > 30
+    for step in range(steps):
+        for carried_out in (False, True):
+            service = slow_service()
+            search = new_search(service)
+            with pytest.raises(Killed):
+                drive(connect(killer(service, step, carried_out)), search, OfflineIdeator())
+            body = drive(connect(service), search, OfflineIdeator())
+            assert body.state == "finished"
+            assert ideas_of(service, search) == expected
+            assert len(service.batches) == EPOCHS
+
+
+def killer(
+    service: FakeService, step: int, carried_out: bool
+) -> Callable[[httpx2.Request], httpx2.Response]:
+    left = step
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        nonlocal left
+        if left == 0:
+            if carried_out:
+                service(request)
+            raise Killed
+        left -= 1
+        return service(request)
+
+    return handle
+
+
+def test_failures_are_shown_as_failed_and_with_reward_0() -> None:
+    service = FakeService()
+    seen: list[IdeationRequest] = []
+
+    class Spy(OfflineIdeator):
+        async def propose(
+            self, request: IdeationRequest, *, on_try: OnTry | None = None
+        ) -> list[ProposedIdea]:
+            seen.append(request)
+            return await super().propose(request, on_try=on_try)
+
+    search = new_search(service)
+    drive(connect(service), search, Spy(misfit_share=0.5, crash_share=0.5))
+    explored = next(r for r in seen if r.operator == "explore")
+    failed = [t for t in explored.trajectories if t.state == "failed"]
+    assert {t.reward for t in failed} == {0.0}
+    assert any(t.failure.startswith("train (crash): Traceback") for t in failed)
+    assert any(t.failure.startswith("implement (no_match)") for t in failed)
+    assert explored.budget == "seconds 5"
+    assert explored.protected == ("predict.py",)
+
+
+def test_nothing_is_exploited_before_the_baseline_is_measured() -> None:
+    service = FakeService()
+    service.pending = 4
+    waited: list[int] = []
+
+    class Watch(Observer):
+        def waiting_for_baseline(self, baseline: Any) -> None:
+            waited.append(baseline.pending)
+
+    search = new_search(service)
+    drive(connect(service), search, OfflineIdeator(), Watch())
+    assert waited == [3, 2, 1]
+    assert service.calibrated == 0
+
+
+def test_best_of_n_asks_for_seeds_and_for_no_baseline() -> None:
+    service = FakeService()
+    service.pending = 3
+    search = new_search(service, "best-of-n")
+    drive(connect(service), search, OfflineIdeator())
+    assert {op for epoch in ideas_of(service, search) for op, _ in epoch} == {"seed"}
+    assert service.pending == 3
+
+
+def test_a_cancelled_search_is_left_alone() -> None:
+    service = FakeService()
+    search = new_search(service)
+    connect(service).searches.cancel(search)
+    assert drive(connect(service), search, OfflineIdeator()).state == "cancelled"
+    assert service.batches == {}
+
+
+def test_a_faster_loop_wins_and_its_ideas_count() -> None:
+    """Another loop stores the epoch between our look and our PUT."""
+    service = FakeService()
+    search = new_search(service)
+    other = connect(service)
+
+    class Rival(OfflineIdeator):
+        async def propose(
+            self, request: IdeationRequest, *, on_try: OnTry | None = None
+        ) -> list[ProposedIdea]:
+            ideas = await super().propose(request, on_try=on_try)
+            if request.operator == "seed":
+                from assay.contracts.batch import IdeaRequest
+
+                other.searches.put_epoch(search, 0, [IdeaRequest(text="the rival's")])
+            return ideas
+
+    drive(connect(service), search, Rival())
+    assert ideas_of(service, search)[0] == [("seed", "the rival's")]
+
+
+def test_batch_options_come_from_the_record() -> None:
+    service = FakeService()
+    options = BatchOptions(seeds=[4, 5], samples=3)
+    search = new_search(service, options=options)
+    drive(connect(service), search, OfflineIdeator())
+    assert [o.seeds for o in service.batch_options] == [[4, 5]] * EPOCHS
+    assert {o.max_cost_usd for o in service.batch_options} == {None}
+
+
+def test_the_cap_shrinks_by_what_was_spent() -> None:
+    """The service says that each batch cost 0.25 USD."""
+    service = FakeService()
+    search = new_search(service, max_cost_usd=Decimal("0.6"))
+    drive(connect(service), search, OfflineIdeator())
+    caps = [o.max_cost_usd for o in service.batch_options]
+    assert caps == [Decimal("0.6"), Decimal("0.35"), Decimal("0.10")]
+
+
+class Priced(OfflineIdeator):
+    """Proposes like the offline ideator and reports calls that cost 0.5 USD each."""
+
+    @property
+    def name(self) -> str:
+        return "anthropic:claude-opus-4-5"
+
+    async def propose(
+        self, request: IdeationRequest, *, on_try: OnTry | None = None
+    ) -> list[ProposedIdea]:
+        assert on_try is not None
+        await on_try(Try(1, "started"))
+        usage = Usage(input_tokens=100_000)  # 5 USD per million
+        answer = Completion("", "", "end", usage, "claude-opus-4-5")
+        await on_try(Try(1, "returned", answer))
+        return await super().propose(request)
+
+
+def test_no_call_starts_once_the_cap_is_reached() -> None:
+    service = FakeService()
+    search = new_search(service, max_cost_usd=Decimal("0.7"))
+    with pytest.raises(SearchError, match="cap") as caught:
+        drive(connect(service), search, Priced())
+    assert caught.value.code == "cost_cap"
+    assert len(service.batches) == 1
+
+
+def test_a_failing_model_stops_the_search_which_can_be_resumed() -> None:
+    service = FakeService()
+
+    class Broken(OfflineIdeator):
+        async def propose(
+            self, request: IdeationRequest, *, on_try: OnTry | None = None
+        ) -> list[ProposedIdea]:
+            raise ModelError("overloaded", retryable=True)
+
+    search = new_search(service)
+    with pytest.raises(SearchError, match="overloaded"):
+        drive(connect(service), search, Broken())
+    assert drive(connect(service), search, OfflineIdeator()).state == "finished"
+
+
+def test_an_ideator_that_comes_back_with_few_is_asked_again() -> None:
+    service = FakeService()
+
+    class Lazy(OfflineIdeator):
+        async def propose(
+            self, request: IdeationRequest, *, on_try: OnTry | None = None
+        ) -> list[ProposedIdea]:
+            return (await super().propose(request, on_try=on_try))[:2]
+
+    search = new_search(service)
+    drive(connect(service), search, Lazy())
+    assert [len(epoch) for epoch in ideas_of(service, search)] == [6, 6, 6]
+
+
+def test_a_strange_record_is_refused() -> None:
+    from assay.domain.errors import InvalidInput
+
+    with pytest.raises(InvalidInput, match="/config/colour"):
+        Config.read({"colour": "red"})
+
+
+def test_a_stored_epoch_is_not_asked_for_again() -> None:
+    """A model would give other ideas, and take money for them."""
+    service = FakeService()
+    search = new_search(service)
+    with pytest.raises(Killed):
+        drive(connect(killer_of(service, "/epochs/1/batch")), search, OfflineIdeator())
+    asked: list[int] = []
+
+    class Counting(Observer):
+        def asking(self, number: int, asks: Sequence[Ask]) -> None:
+            asked.append(number)
+
+    before = ideas_of(service, search)
+    drive(connect(service), search, OfflineIdeator(misfit_share=1.0, crash_share=0.0), Counting())
+    assert asked == [2]
+    assert ideas_of(service, search)[:2] == before
+
+
+def killer_of(service: FakeService, path: str) -> Callable[[httpx2.Request], httpx2.Response]:
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path.endswith(path):
+            raise Killed
+        return service(request)
+
+    return handle
+
+
+def test_a_ledger_stops_between_two_calls_of_one_question() -> None:
+    ledger = Ledger("anthropic:claude-opus-4-5")
+    ledger.limit(Decimal("0.7"))
+    answer = Completion("", "", "end", Usage(input_tokens=100_000), "claude-opus-4-5")
+
+    async def call() -> None:
+        await ledger.on_try(Try(1, "started"))
+        await ledger.on_try(Try(1, "returned", answer))
+
+    for _ in range(2):
+        asyncio.run(call())
+    assert ledger.spent == Decimal(1)
+    with pytest.raises(SearchError):
+        asyncio.run(call())
+    offline = Ledger("offline:knobs")
+    offline.limit(Decimal(0))
+    asyncio.run(offline.on_try(Try(1, "started")))
+    assert offline.spent == 0
