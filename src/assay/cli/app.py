@@ -1,0 +1,98 @@
+"""The application: nouns, their verbs, and commands that other packages bring."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Any
+
+import typer
+
+from assay.cli import batch, demo, doctor, env, experiment, search, version, worker
+from assay.cli.command import USAGE, Root, command
+from assay.domain.errors import Unavailable
+
+GROUP = "assay.commands"
+_HELP = {"serve": "Start the whole service on this machine."}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    app = build_app(given)
+    if "--json" not in given:
+        app(args=given, prog_name="assay")
+        return
+    try:
+        code = app(args=given, prog_name="assay", standalone_mode=False)
+    except typer.TyperException as error:
+        from assay.cli.output import emit
+
+        wrong = {"kind": "invalid_request", "message": error.format_message()}
+        emit({"error": {**wrong, "status": None, "code": "usage"}})
+        sys.exit(USAGE)
+    except typer.Abort:
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def build_app(arguments: Sequence[str]) -> typer.Typer:
+    """The application. Commands of other packages are imported only if they are called."""
+    app = typer.Typer(
+        name="assay",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help="Turn research ideas into measured results.",
+    )
+    app.callback()(_root)
+    for noun in (env, batch, experiment, search, worker):
+        app.add_typer(noun.app)
+    app.command("doctor")(doctor.doctor)
+    app.command("demo")(demo.demo)
+    app.command("version")(version.version)
+    for entry in entry_points(group=GROUP):
+        _add_entry(app, entry, called=entry.name in arguments)
+    return app
+
+
+def _root(
+    context: typer.Context,
+    url: Annotated[
+        str | None,
+        typer.Option("--api", help="Where the service is.", envvar="ASSAY_API_URL"),
+    ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print no progress and no hints.")
+    ] = False,
+    no_color: Annotated[
+        bool, typer.Option("--no-color", help="No colours (also: NO_COLOR=1).")
+    ] = False,
+) -> None:
+    context.obj = Root(url=url, quiet=quiet, color=not no_color)
+
+
+def _add_entry(app: typer.Typer, entry: EntryPoint, called: bool) -> None:
+    if called:
+        try:
+            app.command(entry.name)(entry.load())
+            return
+        except ImportError as error:
+            missing = f"`assay {entry.name}` cannot be loaded ({error}); "
+            _add_stub(app, entry, missing + "install it with: pip install 'assay[local]'")
+            return
+    _add_stub(app, entry, f"`assay {entry.name}` was not loaded")
+
+
+def _add_stub(app: typer.Typer, entry: EntryPoint, message: str) -> None:
+    """A command that is listed, and says what is wrong should it come to be called."""
+
+    def stub(_rest: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> Any:
+        raise Unavailable(message)
+
+    app.command(
+        entry.name,
+        help=_HELP.get(entry.name, f"See `assay {entry.name} --help`."),
+        context_settings={"ignore_unknown_options": True},
+    )(command(stub))

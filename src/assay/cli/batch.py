@@ -1,0 +1,278 @@
+"""`assay batch …`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from assay.cli import options as opt
+from assay.cli.command import (
+    INTERRUPTED,
+    AsJson,
+    DryRun,
+    Yes,
+    command,
+    confirm,
+    full_id,
+    root,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from assay.cli.output import Output
+    from assay.client import Client
+    from assay.contracts.batch import BatchBody, BatchOptions, BatchRequest, ExperimentBody
+
+T = TypeVar("T")
+
+app = typer.Typer(name="batch", no_args_is_help=True, help="Ideas submitted together.")
+
+
+@app.command()
+@command
+def submit(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="Ideas: .jsonl, .json, .txt or .md.")],
+    env: opt.Environment,
+    profile: opt.Profile,
+    executor: opt.Executor = "offline:literal",
+    hardware_class: opt.HardwareClass = None,
+    samples: opt.Samples = 10,
+    revisions: opt.Revisions = 2,
+    sampling: opt.Sampling = "staged",
+    seeds: opt.Seeds = "0",
+    baseline_seeds: opt.BaselineSeeds = 5,
+    max_cost: opt.MaxCost = None,
+    priority: opt.Priority = 0,
+    allow_unisolated: opt.AllowUnisolated = False,
+    idempotency_key: opt.IdempotencyKey = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the results.")] = False,
+    timeout: opt.Timeout = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Submit ideas.  Example: assay batch submit ideas.jsonl --env toy --profile tiny --wait"""
+    from assay.analysis.text import counted
+
+    options = opt.batch_options(
+        samples, revisions, sampling, seeds, baseline_seeds, max_cost, priority, allow_unisolated
+    )
+    request = _request(file, env, profile, executor, hardware_class, options)
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        if dry_run:
+            _check(client, out, request)
+            return
+        batch = _send(client, out, request, idempotency_key, yes)
+        ideas = counted(len(request.ideas), "idea")
+        if wait:
+            out.say(f"{batch.id}: {ideas}")
+            _wait_and_show(client, batch.id, out, timeout)
+            return
+    out.changed(batch.id, f"submitted {ideas}: {batch.id}", detail=batch)
+    out.say(f"Follow it with: assay batch watch {batch.id}")
+
+
+def _request(
+    file: Path,
+    env: str,
+    profile: str,
+    executor: str,
+    hardware_class: str | None,
+    options: BatchOptions,
+) -> BatchRequest:
+    from assay.cli.ideas import read_ideas
+    from assay.contracts.batch import BatchRequest
+
+    return BatchRequest(
+        environment=env,
+        profile=profile,
+        ideas=read_ideas(file),
+        executor=executor,
+        hardware_class=hardware_class,
+        options=options,
+    )
+
+
+def _check(client: Client, out: Output, request: BatchRequest) -> None:
+    from assay.analysis.text import counted
+
+    said = client.batches.check(request)
+    message = (
+        f"would submit {counted(len(request.ideas), 'idea')}, "
+        f"{counted(int(said.get('measurements', 0)), 'measurement')}"
+    )
+    out.changed(request.environment, message, detail=said, dry_run=True)
+
+
+def _send(
+    client: Client, out: Output, request: BatchRequest, key: str | None, yes: bool
+) -> BatchBody:
+    from assay.cli.cost import agree_on_cost
+
+    request.options = agree_on_cost(
+        client,
+        out,
+        environment=request.environment,
+        ideas=len(request.ideas),
+        options=request.options,
+        executor=request.executor,
+        yes=yes,
+    )
+    return client.batches.create(request, idempotency_key=key)
+
+
+@app.command("list")
+@command
+def list_(
+    context: typer.Context,
+    env: Annotated[str | None, typer.Option(help="Only of this environment.")] = None,
+    state: Annotated[str | None, typer.Option(help="running, finished or cancelled.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List batches, newest first.  Example: assay batch list --env nanogpt"""
+    from assay.analysis.tables import cell, table
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        found, truncated = take(client.batches.list(environment=env, state=state), limit)
+    made = table("id", "environment", "profile", "state", "scored", "best", "created")
+    for batch in found:
+        best = f"{batch.best.metric:.4f}" if batch.best else "–"
+        scored = f"{batch.funnel.scored}/{batch.counts.total}"
+        created = batch.created_at.strftime("%Y-%m-%d %H:%M")
+        row = (batch.id, batch.environment, batch.profile, batch.state, scored, best, created)
+        made.add_row(*map(cell, row))
+    out.data(found, made, truncated=truncated)
+    if not found:
+        out.say("No batches. Submit one: assay batch submit ideas.jsonl --env toy --profile tiny")
+
+
+@app.command()
+@command
+def show(
+    context: typer.Context,
+    batch: Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show a batch with its ranked experiments.  Example: assay batch show bat_01k8…"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        _show(client, full_id(batch, client.batches.list()), out)
+
+
+@app.command()
+@command
+def watch(
+    context: typer.Context,
+    batch: Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")],
+    timeout: opt.Timeout = None,
+    as_json: AsJson = False,
+) -> None:
+    """Follow a batch until it is finished; --json prints its events, one per line."""
+    from assay.cli.output import emit, to_plain
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        id_ = full_id(batch, client.batches.list())
+        if not as_json:
+            _wait_and_show(client, id_, out, timeout)
+            return
+        client.batches.wait(id_, timeout=timeout, on_event=lambda e: emit(to_plain(e)))
+
+
+@app.command()
+@command
+def cancel(
+    context: typer.Context,
+    batch: Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel what has not finished.  Example: assay batch cancel bat_01k8… --yes"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        id_ = full_id(batch, client.batches.list())
+        if dry_run:
+            out.changed(id_, f"would cancel {id_}", detail=client.batches.get(id_), dry_run=True)
+            return
+        confirm(out, f"Cancel what has not finished of {id_}?", yes)
+        out.changed(id_, f"cancelled {id_}", detail=client.batches.cancel(id_))
+
+
+def take(items: Iterable[T], limit: int) -> tuple[list[T], bool]:
+    """At most `limit` items, and whether there were more."""
+    found: list[T] = []
+    for item in items:
+        if len(found) == limit:
+            return found, True
+        found.append(item)
+    return found, False
+
+
+def _wait_and_show(client: Client, batch: str, out: Output, timeout: float | None) -> None:
+    from assay.cli.watch import follow
+
+    try:
+        follow(client, batch, out, timeout=timeout)
+    except KeyboardInterrupt:
+        out.err.print(f"Detached; {batch} goes on. Follow it with: assay batch watch {batch}")
+        raise typer.Exit(INTERRUPTED) from None
+    _show(client, batch, out)
+
+
+def _show(client: Client, batch: str, out: Output) -> None:
+    body = client.batches.get(batch)
+    experiments = list(client.experiments.list(batch=batch))
+    environment = client.environments.get(body.environment)
+    out.data(
+        {"batch": body, "experiments": experiments},
+        *summary(body, environment.unit),
+        *results(experiments, environment.direction, environment.metric, out.out.width),
+    )
+
+
+def summary(batch: BatchBody, unit: str) -> list[RenderableType]:
+    """Lines about a batch: where it ran, how far its ideas came, what it is compared with."""
+    from assay.analysis.text import format_number
+
+    funnel, baseline = batch.funnel, batch.baseline
+    lines = [
+        f"{batch.id}: {batch.state}, {batch.environment}, {batch.profile}, {batch.hardware_class}",
+        f"submitted {funnel.submitted} → patched {funnel.patched} → started {funnel.started} "
+        f"→ scored {funnel.scored}",
+    ]
+    if baseline is not None:
+        spread = f" ± {format_number(baseline.spread)}" if baseline.spread is not None else ""
+        pending = f", {baseline.pending} to come" if baseline.pending else ""
+        lines.append(
+            f"baseline {format_number(baseline.mean)}{spread} {unit} (n = {baseline.n}{pending})"
+        )
+    if batch.usage.calls and not batch.executor.startswith("offline"):
+        cost = batch.usage.cost_usd
+        lines.append(
+            f"{batch.usage.calls} model calls, "
+            + (f"{cost} USD" if cost is not None else "price unknown")
+        )
+    return ["\n".join(lines)]
+
+
+def results(
+    experiments: list[ExperimentBody], direction: Any, metric: str, width: int
+) -> list[RenderableType]:
+    """The ranked table, and that of the failures if there are any."""
+    from assay.analysis import experiment_table, failure_table
+
+    tables: list[RenderableType] = [
+        experiment_table(experiments, direction, metric=metric, width=width)
+    ]
+    if any(e.failure for e in experiments):
+        tables.append(failure_table(experiments, title="Failed"))
+    return tables

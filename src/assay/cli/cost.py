@@ -1,0 +1,111 @@
+"""What models may cost: an estimate before anything starts, a cap, and a question."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from assay.cli.command import Declined
+from assay.cli.output import Output
+from assay.domain.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from assay.client import Client
+    from assay.contracts.batch import BatchOptions
+    from assay.llm.names import ModelName
+
+DEFAULT_CAP = Decimal(5)
+#: An answer of an ideator with several ideas and its thinking, in tokens.
+_IDEATOR_ANSWER = 12_000
+
+
+def agree_on_cost(
+    client: Client,
+    out: Output,
+    *,
+    environment: str,
+    ideas: int,
+    options: BatchOptions,
+    executor: str,
+    yes: bool,
+    ideator: str | None = None,
+    epochs: int = 1,
+    context_chars: int = 0,
+) -> BatchOptions:
+    """Print what the models may cost, set a cap, and ask. Options come back with the cap.
+
+    Nothing is printed, capped or asked where no model takes part.
+
+    Raises:
+        InvalidInput: a model's name is wrong.
+        Declined: the answer was no.
+    """
+    parts = []
+    if not is_offline(writer := parse_model(executor)):
+        parts.append(_of_executor(client, environment, writer, ideas * epochs, options))
+    if ideator is not None and not is_offline(thinker := parse_model(ideator)):
+        parts.append(_of_ideator(thinker, epochs, context_chars))
+    if not parts:
+        return options
+    cap = options.max_cost_usd if options.max_cost_usd is not None else DEFAULT_CAP
+    for part in parts:
+        out.say(part)
+    out.say(f"No model call starts once {cap} USD are spent (--max-cost).")
+    if out.interactive and not yes:
+        import typer
+
+        if not typer.confirm("Go on?", err=True):
+            raise Declined
+    return options.model_copy(update={"max_cost_usd": cap})
+
+
+def parse_model(name: str) -> ModelName:
+    """Raises InvalidInput: the name is not `provider:model[@base_url]`."""
+    from assay.llm.names import ModelName
+
+    try:
+        return ModelName.parse(name)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
+
+
+def is_offline(model: ModelName) -> bool:
+    """Whether this is one of the deterministic stand-ins, which cost nothing."""
+    from assay.llm.names import Provider
+
+    return model.provider is Provider.OFFLINE
+
+
+def _of_executor(
+    client: Client, environment: str, model: ModelName, ideas: int, options: BatchOptions
+) -> str:
+    from assay.analysis.text import counted
+    from assay.llm.prices import estimate
+
+    files = client.environments.codebase(environment).files
+
+    guess = estimate(
+        model,
+        ideas=ideas,
+        samples=options.samples,
+        revisions=options.revisions,
+        codebase_characters=sum(map(len, files.values())),
+    )
+    calls = f"{guess.calls_low} to {guess.calls_high} calls"
+    return f"{model}: {counted(ideas, 'idea')}, {calls}, {_between(guess.low, guess.high)}"
+
+
+def _of_ideator(model: ModelName, epochs: int, context_chars: int) -> str:
+    from assay.llm.interface import Usage
+    from assay.llm.prices import price
+
+    # Two questions per epoch: one that exploits, one that explores.
+    small = price(model, Usage(5_000 * epochs, _IDEATOR_ANSWER // 4 * epochs))
+    large = price(model, Usage(2 * epochs * context_chars // 3, 2 * epochs * _IDEATOR_ANSWER))
+    return f"{model}: ideas for {epochs} epochs, {_between(small, large)}"
+
+
+def _between(low: Decimal | None, high: Decimal | None) -> str:
+    if low is None or high is None:
+        return "price unknown: the cap cannot be kept"
+    return f"{low:.2f} to {high:.2f} USD"

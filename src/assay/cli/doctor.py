@@ -1,0 +1,159 @@
+"""`assay doctor`: whether this machine has what Assay needs, and what to do where it has not."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import typer
+
+from assay.cli.command import FAILED, AsJson, Root, command, root
+
+PORT = 8000
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`state`: ok, note (works without) or missing (does not work without)."""
+
+    check: str
+    state: str
+    detail: str
+    remedy: str = ""
+
+
+@command
+def doctor(context: typer.Context, as_json: AsJson = False) -> None:
+    """Check this machine.  Example: assay doctor"""
+    from assay.analysis.tables import cell, table
+
+    out = root(context).output(as_json)
+    findings = examine(root(context))
+    made = table("check", "state", "found")
+    for finding in findings:
+        made.add_row(*map(cell, (finding.check, finding.state, finding.detail)))
+    remedies = [f"{f.check}: {f.remedy}" for f in findings if f.remedy and f.state != "ok"]
+    missing = [f.check for f in findings if f.state == "missing"]
+    data = {"ok": not missing, "findings": [asdict(f) for f in findings]}
+    out.data(data, made, "\n".join(remedies))
+    if missing:
+        out.say(f"Missing: {', '.join(missing)}")
+        raise typer.Exit(FAILED)
+
+
+def examine(options: Root) -> list[Finding]:
+    """Every check."""
+    checks: list[Callable[[], Finding]] = [
+        _python,
+        _torch,
+        _sandbox,
+        _disk,
+        lambda: _key("ANTHROPIC_API_KEY"),
+        lambda: _key("OPENAI_API_KEY"),
+        _environments,
+    ]
+    found = [check() for check in checks]
+    service = _service(options)
+    return [*found, service, _port(service)]
+
+
+def _python() -> Finding:
+    number = ".".join(map(str, sys.version_info[:3]))
+    good = sys.version_info >= (3, 11)
+    return Finding("python", "ok" if good else "missing", number, "install Python 3.11 or newer")
+
+
+def _torch() -> Finding:
+    """What is installed, without importing it: an import takes seconds."""
+    remedy = "pip install 'assay[environments]' (for the environments that train networks)"
+    try:
+        number = version("torch")
+    except PackageNotFoundError:
+        return Finding("torch", "note", "not installed", remedy)
+    return Finding("torch", "ok", f"{number} ({_torch_build()} build)")
+
+
+def _torch_build() -> str:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return "unknown"
+    text = (Path(spec.origin).parent / "version.py").read_text()
+    cuda = re.search(r"^cuda[^=\n]*= *'([\d.]+)'", text, re.MULTILINE)
+    return f"CUDA {cuda[1]}" if cuda else "CPU"
+
+
+def _sandbox() -> Finding:
+    from assay.sandbox import SandboxError, choose_sandbox
+
+    with tempfile.TemporaryDirectory(prefix="assay-doctor-") as folder:
+        try:
+            settings, why = choose_sandbox("auto", Path(folder))
+        except (SandboxError, OSError) as error:
+            return Finding("sandbox", "note", str(error), _SANDBOX_REMEDY)
+    isolated = settings.name != "subprocess"
+    detail = f"{settings.name}: {why}"
+    return Finding("sandbox", "ok" if isolated else "note", detail, _SANDBOX_REMEDY)
+
+
+_SANDBOX_REMEDY = (
+    "without isolation, run only code you trust; on Linux: apt-get install bubblewrap"
+)
+
+
+def _disk() -> Finding:
+    free = shutil.disk_usage(Path.cwd()).free
+    state = "ok" if free > 2 * GIB else "note" if free > GIB // 4 else "missing"
+    return Finding("disk", state, f"{free / GIB:.1f} GiB free here", "free 2 GiB or more")
+
+
+def _key(variable: str) -> Finding:
+    if os.environ.get(variable):
+        return Finding(variable, "ok", "set (not shown)")
+    return Finding(variable, "note", "not set", "needed only for that provider's models")
+
+
+def _environments() -> Finding:
+    from assay.environments import Catalog
+
+    names = Catalog().names()
+    remedy = "set ASSAY_ENVIRONMENTS to the folder that holds yours"
+    if not names:
+        return Finding("environments", "missing", "none found", remedy)
+    return Finding("environments", "ok", ", ".join(names))
+
+
+def _service(options: Root) -> Finding:
+    from assay.client import Client, ClientError
+
+    with Client(options.url, timeout=3.0, retries=0) as client:
+        try:
+            return Finding("service", "ok", f"{client.base_url} answers, {client.version()}")
+        except (ClientError, ValueError, KeyError) as error:
+            remedy = "start one with `assay serve`, or set ASSAY_API_URL"
+            return Finding("service", "note", _first_line(error), remedy)
+
+
+def _port(service: Finding) -> Finding:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", PORT))
+        except OSError:
+            if service.state == "ok" and f":{PORT}" in service.detail:
+                return Finding(f"port {PORT}", "ok", "the service uses it")
+            return Finding(f"port {PORT}", "note", "in use", "assay serve --port 8001")
+    return Finding(f"port {PORT}", "ok", "free")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

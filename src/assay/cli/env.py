@@ -1,0 +1,226 @@
+"""`assay env …`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from assay.cli import options as opt
+from assay.cli.command import FAILED, AsJson, DryRun, command, root
+from assay.domain.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from assay.environments import Environment
+
+app = typer.Typer(name="env", no_args_is_help=True, help="Environments: research problems.")
+
+Name = Annotated[str, typer.Argument(help="Environment: name or name@hash.")]
+Service = Annotated[
+    bool, typer.Option("--service", help="Ask the service instead of looking in local folders.")
+]
+
+
+def default_cache() -> Path:
+    """Where prepared data is kept: where a worker here, or `assay serve` here, looks for it."""
+    named = os.environ.get("ASSAY_WORKER_CACHE")
+    if named:
+        return Path(named).expanduser()
+    return Path(os.environ.get("ASSAY_LOCAL_DATA_DIR", ".assay")) / "cache"
+
+
+@app.command("list")
+@command
+def list_(context: typer.Context, service: Service = False, as_json: AsJson = False) -> None:
+    """List environments.  Example: assay env list"""
+    from assay.analysis.tables import cell, table
+    from assay.environments import Catalog
+
+    out = root(context).output(as_json)
+    if service:
+        with root(context).client() as client:
+            rows = [_from_service(e) for e in client.environments.list()]
+    else:
+        rows = [_from_folder(e) for e in Catalog().all()]
+    made = table("name", "title", "metric", "direction", "profiles", "id")
+    for row in rows:
+        profiles = ", ".join(p["name"] for p in row["profiles"])
+        cells = (row["name"], row["title"], row["metric"], row["direction"], profiles, row["id"])
+        made.add_row(*map(cell, cells))
+    out.data(rows, made)
+    if not rows:
+        out.say("No environments. Set ASSAY_ENVIRONMENTS to the folder that holds yours.")
+
+
+@app.command()
+@command
+def show(
+    context: typer.Context, name: Name, service: Service = False, as_json: AsJson = False
+) -> None:
+    """Show an environment.  Example: assay env show nanogpt"""
+    from assay.environments import Catalog
+
+    out = root(context).output(as_json)
+    if service:
+        with root(context).client() as client:
+            row = _from_service(client.environments.get(name))
+    else:
+        row = _from_folder(Catalog().get(name))
+    profiles = [
+        f"  {p['name']}: {p['description'] or 'no description'} "
+        f"({p['cpus']} CPUs, {p['gpus']} GPUs, {p['memory_gb']} GB)"
+        for p in row["profiles"]
+    ]
+    lines = [
+        f"{row['id']}: {row['title']}",
+        f"{row['metric']} ({row['unit'] or 'no unit'}), {row['direction']}",
+        f"{len(row['knobs'])} knobs, {len(row['recipes'])} recipes, "
+        f"protected: {', '.join(row['protected']) or 'nothing'}",
+        *profiles,
+        "",
+        row["problem"].strip(),
+    ]
+    out.data(row, "\n".join(lines))
+
+
+@app.command()
+@command
+def prepare(
+    context: typer.Context,
+    name: Name,
+    profile: opt.Profile,
+    cache: Annotated[
+        Path | None, typer.Option(help="Where to keep it.", show_default=".assay/cache")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Build or download the data of a profile.  Example: assay env prepare toy --profile tiny"""
+    from assay.cli.progress import working
+    from assay.environments import Catalog, prepare_data
+
+    out = root(context).output(as_json)
+    environment = Catalog().get(name)
+    environment.profile(profile)
+    with working(out, f"preparing {environment.id}, {profile}"):
+        folder = prepare_data(environment, profile, cache or default_cache())
+    out.changed(environment.id, f"prepared: {folder}", detail={"folder": str(folder)})
+
+
+@app.command()
+@command
+def check(
+    context: typer.Context,
+    folder: Annotated[str, typer.Argument(help="A folder, or the name of an environment.")],
+    profile: Annotated[
+        str | None, typer.Option(help="Profile to prepare; the smallest by default.")
+    ] = None,
+    prepare: Annotated[bool, typer.Option(help="Run prepare.py into a scratch folder.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Check an environment folder.  Example: assay env check environments/toy"""
+    from assay.cli.check import check_environment
+    from assay.environments import Catalog
+
+    out = root(context).output(as_json)
+    path = Path(folder)
+    if not path.is_dir():
+        path = Catalog().get(folder).folder
+    findings = []
+    for finding in check_environment(path, profile, prepare=prepare):
+        findings.append(finding)
+        if not as_json:
+            out.show(f"{'ok   ' if finding.ok else 'WRONG'} {finding.check}: {finding.detail}")
+    wrong = sum(not f.ok for f in findings)
+    out.data(
+        {"folder": str(path), "ok": not wrong, "findings": [f.as_dict() for f in findings]},
+        f"{len(findings)} checks, {wrong} wrong" if wrong else f"{len(findings)} checks, all well",
+    )
+    if wrong:
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+@command
+def calibrate(
+    context: typer.Context,
+    name: Name,
+    profile: opt.Profile,
+    seeds: Annotated[int, typer.Option(min=2, max=64, help="How many seeds, from 0.")] = 5,
+    hardware_class: opt.HardwareClass = None,
+    write: Annotated[bool, typer.Option(help="Write baseline.json in its folder.")] = True,
+    timeout: opt.Timeout = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the baseline.  Example: assay env calibrate nanogpt --profile tiny --seeds 5"""
+    from assay.cli.baseline import measure_baseline, write_baseline
+    from assay.environments import Catalog
+
+    out = root(context).output(as_json)
+    environment = Catalog().get(name)
+    environment.profile(profile)
+    with root(context).client() as client:
+        served = client.environments.get(environment.name)
+        if write and served.id != environment.id:
+            raise InvalidInput(
+                f"the service has {served.id}, this folder is {environment.id}; "
+                "restart the service with this folder, or pass --no-write"
+            )
+        if dry_run:
+            message = f"would measure {served.id}, {profile}, on {seeds} seeds"
+            out.changed(served.id, message, dry_run=True)
+            return
+        body = measure_baseline(
+            client, out, served.id, profile, range(seeds), hardware_class, timeout
+        )
+    message = (
+        f"{body.metric} of {environment.name}, {profile}, {body.hardware_class}: "
+        f"mean {body.mean:.6g}, spread {_spread(body.spread)} over {len(body.values)} seeds"
+    )
+    if write:
+        message += f"\nwritten to {write_baseline(environment, body)}"
+    out.changed(served.id, message, detail=body)
+
+
+def _spread(spread: float | None) -> str:
+    return "unknown" if spread is None else f"{spread:.3g}"
+
+
+def _from_service(body: Any) -> dict[str, Any]:
+    row: dict[str, Any] = body.model_dump(mode="json")
+    return row
+
+
+def _from_folder(environment: Environment) -> dict[str, Any]:
+    """The same shape as the service's, and where it is and what was measured."""
+    m = environment.manifest
+    return {
+        "object": "environment",
+        "id": environment.id,
+        "name": m.name,
+        "title": m.title,
+        "problem": m.problem,
+        "metric": m.metric.name,
+        "unit": m.metric.unit,
+        "direction": m.metric.direction.value,
+        "reward": m.metric.reward.value,
+        "protected": list(m.codebase.protected),
+        "profiles": [
+            {
+                "name": name,
+                "description": p.description,
+                "cpus": p.cpus,
+                "gpus": p.gpus,
+                "memory_gb": p.memory_gb,
+                "budget": p.budget.model_dump(mode="json"),
+            }
+            for name, p in m.profiles.items()
+        ],
+        "knobs": [k.model_dump(mode="json") for k in m.knobs],
+        "recipes": [r.model_dump(mode="json") for r in m.recipes],
+        "codebase": environment.codebase_hash,
+        "folder": str(environment.folder),
+        "baselines": environment.committed_baselines(),
+    }

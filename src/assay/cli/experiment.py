@@ -1,0 +1,223 @@
+"""`assay experiment …`."""
+
+from __future__ import annotations
+
+import codecs
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from assay.cli.batch import take
+from assay.cli.command import AsJson, DryRun, Yes, command, confirm, full_id, root
+from assay.domain.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from assay.cli.output import Output
+    from assay.client import Client
+    from assay.client.experiments import Stream
+    from assay.contracts.batch import ExperimentBody
+
+FOLLOW_SECONDS = 1.0
+_STREAMS: Final[dict[str, Stream]] = {"train": "train", "score": "score"}
+
+app = typer.Typer(name="experiment", no_args_is_help=True, help="Ideas put to the test.")
+
+Experiment = Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")]
+
+
+@app.command("list")
+@command
+def list_(
+    context: typer.Context,
+    batch: Annotated[str | None, typer.Option(help="Only of this batch.")] = None,
+    state: Annotated[str | None, typer.Option(help="Only in this state.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List experiments.  Example: assay experiment list --batch bat_01k8…"""
+    from assay.analysis.tables import cell, table
+    from assay.analysis.text import format_change, format_number, idea_title
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        wanted = full_id(batch, client.batches.list()) if batch else None
+        found, truncated = take(client.experiments.list(batch=wanted, state=state), limit)
+    made = table("id", "idea", "state", "metric", "change vs baseline", right=["metric"])
+    for e in found:
+        number, change = format_number(e.metric), format_change(e.comparison)
+        made.add_row(*map(cell, (e.id, idea_title(e.idea.text), e.state, number, change)))
+    out.data(found, made, truncated=truncated)
+    if not found:
+        out.say("No experiments. They come with batches: assay batch submit --help")
+
+
+@app.command()
+@command
+def show(context: typer.Context, experiment: Experiment, as_json: AsJson = False) -> None:
+    """Show an experiment.  Example: assay experiment show exp_01k8…"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        body = client.experiments.get(full_id(experiment, client.experiments.list()))
+    out.data(body, _describe(body))
+
+
+@app.command()
+@command
+def diff(context: typer.Context, experiment: Experiment, as_json: AsJson = False) -> None:
+    """Print the diff that was measured.  Example: assay experiment diff exp_01k8… | less"""
+    from assay.analysis.text import clean
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        text = client.experiments.diff(full_id(experiment, client.experiments.list()))
+    if as_json:
+        out.data({"diff": text})
+    else:
+        # A terminal must not run what a model wrote; a pipe gets the bytes that were measured.
+        out.text(clean(text) if out.out.is_terminal else text)
+
+
+@app.command()
+@command
+def logs(
+    context: typer.Context,
+    experiment: Experiment,
+    stream: Annotated[str, typer.Option(help="train or score.")] = "train",
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the experiment ends.")
+    ] = False,
+    offset: Annotated[int, typer.Option(min=0, help="From this byte.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Print the log.  Example: assay experiment logs exp_01k8… --follow"""
+    import time
+
+    out = root(context).output(as_json)
+    if stream not in ("train", "score"):
+        raise InvalidInput(f"--stream: {stream!r} is neither train nor score")
+    with root(context).client() as client:
+        id_ = full_id(experiment, client.experiments.list())
+        printer = _LogPrinter(client, id_, stream, offset, out)
+        while True:
+            ended = not follow or client.experiments.get(id_).is_terminal
+            printer.print_what_is_there()
+            if ended:
+                return
+            time.sleep(FOLLOW_SECONDS)
+
+
+class _LogPrinter:
+    """Prints a log in pieces, which may end inside a character."""
+
+    def __init__(
+        self, client: Client, experiment: str, stream: str, offset: int, out: Output
+    ) -> None:
+        self._read = partial(client.experiments.logs, experiment, stream=_STREAMS[stream])
+        self._stream = stream
+        self._offset = offset
+        self._out = out
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def print_what_is_there(self) -> None:
+        """Everything up to the present end."""
+        from assay.analysis.text import clean
+
+        while (piece := self._read(offset=self._offset)).next_offset > self._offset:
+            self._offset = piece.next_offset
+            text = self._decoder.decode(piece.data)
+            if self._out.as_json:
+                self._out.data({"stream": self._stream, "text": text, "next_offset": self._offset})
+            else:
+                typer.echo(clean(text), nl=False)
+
+
+@app.command()
+@command
+def curves(
+    context: typer.Context,
+    experiment: Experiment,
+    max_points: Annotated[int, typer.Option(min=2, help="Thinned to so many.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Print what the code said of itself while it trained (claims, not results)."""
+    from assay.analysis.tables import cell, table
+    from assay.analysis.text import clean, format_number
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        id_ = full_id(experiment, client.experiments.list())
+        points = client.experiments.curves(id_, max_points=max_points)
+    names = sorted({name for point in points for name in point.values})
+    made = table("step", *map(clean, names))
+    for point in points:
+        step = "–" if point.step is None else f"{point.step:g}"
+        made.add_row(*map(cell, [step, *(format_number(point.values.get(n)) for n in names)]))
+    out.data(points, made)
+    if not points:
+        out.say("No points yet: the code writes them to metrics.jsonl while it trains.")
+
+
+@app.command()
+@command
+def result(context: typer.Context, experiment: Experiment, as_json: AsJson = False) -> None:
+    """Show the sealed result.  Example: assay experiment result exp_01k8… --json"""
+    from assay.analysis.tables import cell, table
+    from assay.analysis.text import format_change, format_number
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        body = client.experiments.result(full_id(experiment, client.experiments.list()))
+    made = table("measurement", "seed", "hardware class", "state", body.metric_name)
+    for m in body.measurements:
+        cells = (m.id, m.seed, m.hardware_class, m.state, format_number(m.metric))
+        made.add_row(*map(cell, cells))
+    files = table("file", "bytes", "sha256", "url", title="Artifacts")
+    for artifact in body.artifacts:
+        files.add_row(
+            *map(cell, (artifact.name, artifact.bytes, artifact.sha256[:12], artifact.url))
+        )
+    line = (
+        f"{body.metric_name} {format_number(body.metric)} ({body.direction}), "
+        f"change {format_change(body.comparison)}, reward {format_number(body.reward)}"
+    )
+    out.data(body, line, made, files)
+
+
+@app.command()
+@command
+def cancel(
+    context: typer.Context,
+    experiment: Experiment,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel an experiment.  Example: assay experiment cancel exp_01k8… --yes"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        id_ = full_id(experiment, client.experiments.list())
+        if dry_run:
+            body = client.experiments.get(id_)
+            out.changed(id_, f"would cancel {id_}", detail=body, dry_run=True)
+            return
+        confirm(out, f"Cancel {id_}?", yes)
+        out.changed(id_, f"cancelled {id_}", detail=client.experiments.cancel(id_))
+
+
+def _describe(body: ExperimentBody) -> str:
+    from assay.analysis.text import clean, format_change, format_number, format_seconds
+
+    lines = [
+        f"{body.id}: {body.state} (idea {body.position} of {body.batch})",
+        f"{body.metric_name} {format_number(body.metric)}, "
+        f"change {format_change(body.comparison)}, reward {format_number(body.reward)}",
+        f"took {format_seconds(body.seconds)}",
+    ]
+    if body.failure is not None:
+        failure = body.failure
+        lines.append(f"failed at {failure.stage} ({failure.code}): {clean(failure.message)}")
+    if body.shared_with:
+        lines.append(f"shares its measurements with {', '.join(body.shared_with)}")
+    lines += ["", clean(body.idea.text)]
+    return "\n".join(lines)

@@ -1,0 +1,99 @@
+"""Flags that several commands share, and what they mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from assay.domain.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from assay.contracts.batch import BatchOptions
+
+# The bracket is escaped because help texts are rich markup.
+_MODEL = "Who {}: provider:model\\[@base_url]."
+
+Environment = Annotated[str, typer.Option("--env", help="Environment: name or name@hash.")]
+Profile = Annotated[str, typer.Option(help="Size at which it runs.")]
+Executor = Annotated[str, typer.Option(help=_MODEL.format("writes the diffs"))]
+Ideator = Annotated[str, typer.Option(help=_MODEL.format("proposes ideas"))]
+HardwareClass = Annotated[str | None, typer.Option(help="What to measure on.")]
+Samples = Annotated[int, typer.Option(help="Diffs per idea, at most.")]
+Revisions = Annotated[int, typer.Option(help="Self-revisions per sample.")]
+Sampling = Annotated[str, typer.Option(help="staged, or paper: all samples at once.")]
+Seeds = Annotated[str, typer.Option(help="Seeds each idea is measured on, as 0,1,2 or 0-4.")]
+BaselineSeeds = Annotated[int, typer.Option(help="Seeds the baseline is measured on.")]
+MaxCost = Annotated[
+    float | None,
+    typer.Option(
+        help="US dollars after which no model call starts; 5 if a model is asked.",
+        show_default=False,
+    ),
+]
+Priority = Annotated[int, typer.Option(help="Higher goes first.")]
+AllowUnisolated = Annotated[
+    bool, typer.Option("--allow-unisolated", help="Also use workers without a sandbox.")
+]
+IdempotencyKey = Annotated[
+    str | None, typer.Option(help="Submitting again with the same key changes nothing.")
+]
+Timeout = Annotated[
+    float | None, typer.Option(help="Stop waiting after so many seconds (exit code 124).")
+]
+
+
+def batch_options(
+    samples: int,
+    revisions: int,
+    sampling: str,
+    seeds: str,
+    baseline_seeds: int,
+    max_cost: float | None,
+    priority: int,
+    allow_unisolated: bool,
+) -> BatchOptions:
+    """Options from flags.
+
+    Raises:
+        InvalidInput: a value is out of range.
+    """
+    from pydantic import ValidationError
+
+    from assay.contracts.batch import BatchOptions
+
+    values: dict[str, Any] = {
+        "samples": samples,
+        "revisions": revisions,
+        "sampling": sampling,
+        "seeds": parse_seeds(seeds),
+        "baseline_seeds": baseline_seeds,
+        "max_cost_usd": None if max_cost is None else str(max_cost),
+        "priority": priority,
+        "allow_unisolated": allow_unisolated,
+    }
+    try:
+        return BatchOptions.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        flag = "--" + str(first["loc"][0]).removesuffix("_usd").replace("_", "-")
+        raise InvalidInput(f"{flag}: {first['msg']}") from None
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`0,1,2` or `0-4` or both.
+
+    Raises:
+        InvalidInput: something else, or a range of more than 64.
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        try:
+            low, high = int(first), int(last) if dash else int(first)
+        except ValueError:
+            raise InvalidInput(f"--seeds: {text!r} is not a list such as 0,1,2 or 0-4") from None
+        if not 0 <= high - low < 64:
+            raise InvalidInput(f"--seeds: {part!r} must hold 1 to 64 seeds")
+        seeds += range(low, high + 1)
+    return sorted(set(seeds))

@@ -1,0 +1,255 @@
+"""`assay search …`."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from assay.cli import options as opt
+from assay.cli.batch import take
+from assay.cli.command import INTERRUPTED, AsJson, DryRun, Yes, command, confirm, full_id, root
+from assay.domain.errors import InvalidInput, Unavailable
+
+if TYPE_CHECKING:
+    from assay.cli.output import Output
+    from assay.client import Client
+    from assay.contracts.batch import BatchOptions
+    from assay.contracts.search import SearchBody, SearchRequest
+    from assay.llm.ideation import Ideator
+    from assay.search import SearchConfig
+
+app = typer.Typer(name="search", no_args_is_help=True, help="Search over ideas.")
+
+Search = Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")]
+
+
+@app.command()
+@command
+def start(
+    context: typer.Context,
+    env: Annotated[str, typer.Argument(help="Environment: name or name@hash.")],
+    profile: opt.Profile,
+    strategy: Annotated[str, typer.Option(help="evolution or best-of-n.")] = "evolution",
+    epochs: Annotated[int, typer.Option(min=1, max=10_000, help="Rounds.")] = 5,
+    batch_size: Annotated[int, typer.Option(min=1, help="Ideas per round.")] = 8,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed asks the same questions.")] = 0,
+    ideator: opt.Ideator = "offline:ideator",
+    executor: opt.Executor = "offline:literal",
+    hardware_class: opt.HardwareClass = None,
+    samples: opt.Samples = 10,
+    revisions: opt.Revisions = 2,
+    sampling: opt.Sampling = "staged",
+    seeds: opt.Seeds = "0",
+    baseline_seeds: opt.BaselineSeeds = 5,
+    context_chars: Annotated[
+        int | None, typer.Option(help="Trajectories shown per question, in characters.")
+    ] = None,
+    max_cost: opt.MaxCost = None,
+    allow_unisolated: opt.AllowUnisolated = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start a search and drive it.  Example: assay search start toy --profile tiny --epochs 3"""
+    options = opt.batch_options(
+        samples, revisions, sampling, seeds, baseline_seeds, max_cost, 0, allow_unisolated
+    )
+    config = _config(strategy, context_chars, options)
+    what = (env, profile, strategy, seed, epochs, batch_size)
+    request = _request(*what, ideator, executor, hardware_class, config)
+    _start(context, request, config, dry_run, yes, as_json)
+
+
+def _config(strategy: str, context_chars: int | None, options: BatchOptions) -> SearchConfig:
+    """The cap on cost is the whole search's, so it leaves the options of the single batch."""
+    from assay.search import SearchConfig
+
+    settings = {} if context_chars is None else {"context_chars": context_chars}
+    single = options.model_copy(update={"max_cost_usd": None})
+    return SearchConfig.make(strategy, settings, single, options.max_cost_usd)
+
+
+def _request(
+    env: str,
+    profile: str,
+    strategy: str,
+    seed: int,
+    epochs: int,
+    batch_size: int,
+    ideator: str,
+    executor: str,
+    hardware_class: str | None,
+    config: SearchConfig,
+) -> SearchRequest:
+    from assay.contracts.search import SearchRequest
+
+    return SearchRequest(
+        environment=env,
+        profile=profile,
+        strategy=strategy,
+        seed=seed,
+        epochs=epochs,
+        batch_size=batch_size,
+        ideator=ideator,
+        executor=executor,
+        hardware_class=hardware_class,
+        config=config.record(),
+    )
+
+
+def _start(
+    context: typer.Context,
+    request: SearchRequest,
+    config: SearchConfig,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    out = root(context).output(as_json)
+    ideator = open_ideator_named(request.ideator)
+    size = f"{request.epochs} epochs of {request.batch_size} ideas"
+    with root(context).client() as client:
+        if dry_run:
+            target = client.environments.get(request.environment).id
+            message = f"would search {target}, {request.profile}: {size}"
+            out.changed(target, message, detail=request, dry_run=True)
+            return
+        request.config = _with_cap(client, out, request, config, yes)
+        search = client.searches.create(request)
+        out.say(f"{search.id}: {request.strategy}, {size}")
+        _drive(client, search.id, ideator, out)
+
+
+@app.command()
+@command
+def resume(context: typer.Context, search: Search, as_json: AsJson = False) -> None:
+    """Go on with a search from wherever it stopped.  Example: assay search resume srch_01k8…"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        body = client.searches.get(full_id(search, client.searches.list()))
+        _drive(client, body.id, open_ideator_named(body.ideator), out)
+
+
+@app.command()
+@command
+def show(context: typer.Context, search: Search, as_json: AsJson = False) -> None:
+    """Show a search.  Example: assay search show srch_01k8…"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        _show(client, client.searches.get(full_id(search, client.searches.list())), out)
+
+
+@app.command("list")
+@command
+def list_(
+    context: typer.Context,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List searches, newest first.  Example: assay search list"""
+    from assay.analysis.tables import cell, table
+    from assay.analysis.text import format_number
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        found, truncated = take(client.searches.list(), limit)
+    made = table("id", "environment", "strategy", "state", "epochs", "best so far")
+    for body in found:
+        best = format_number(body.best[-1].best_so_far) if body.best else "–"
+        epochs = f"{body.epochs_finished}/{body.epochs}"
+        row = (body.id, body.environment, body.strategy, body.state, epochs, best)
+        made.add_row(*map(cell, row))
+    out.data(found, made, truncated=truncated)
+    if not found:
+        out.say("No searches. Start one: assay search start toy --profile tiny")
+
+
+@app.command()
+@command
+def cancel(
+    context: typer.Context,
+    search: Search,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel a search.  Example: assay search cancel srch_01k8… --yes"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        id_ = full_id(search, client.searches.list())
+        if dry_run:
+            body = client.searches.get(id_)
+            out.changed(id_, f"would cancel {id_}", detail=body, dry_run=True)
+            return
+        confirm(out, f"Cancel {id_} and what is unfinished of it?", yes)
+        out.changed(id_, f"cancelled {id_}", detail=client.searches.cancel(id_))
+
+
+def open_ideator_named(name: str) -> Ideator:
+    """The ideator, opened here: its key is read from this process's environment.
+
+    Raises:
+        InvalidInput: the name is wrong.
+        Unavailable: its key or its package is missing.
+    """
+    from assay.llm import ModelError, open_ideator
+
+    try:
+        return open_ideator(name, os.environ)
+    except ModelError as error:
+        raise Unavailable(str(error), code="model_unavailable") from None
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
+
+
+def _with_cap(
+    client: Client, out: Output, request: SearchRequest, config: SearchConfig, yes: bool
+) -> dict[str, Any]:
+    """The search's config with the cap that was agreed on."""
+    from assay.cli.cost import agree_on_cost
+
+    options = config.options.model_copy(update={"max_cost_usd": config.max_cost_usd})
+    agreed = agree_on_cost(
+        client,
+        out,
+        environment=request.environment,
+        ideas=request.batch_size,
+        options=options,
+        executor=request.executor,
+        yes=yes,
+        ideator=request.ideator,
+        epochs=request.epochs,
+        context_chars=int(config.strategy.get("context_chars", 0)),
+    )
+    return config.model_copy(update={"max_cost_usd": agreed.max_cost_usd}).record()
+
+
+def _drive(client: Client, search: str, ideator: Ideator, out: Output) -> None:
+    from assay.cli.searching import LineObserver, follow_batch
+    from assay.search import drive
+
+    try:
+        body = drive(client, search, ideator, LineObserver(out), wait=partial(follow_batch, out))
+    except KeyboardInterrupt:
+        out.err.print(f"Stopped here. Go on with: assay search resume {search}")
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception:
+        out.err.print(f"The search can be resumed: assay search resume {search}")
+        raise
+    _show(client, body, out)
+
+
+def _show(client: Client, search: SearchBody, out: Output) -> None:
+    from assay.analysis import best_table
+
+    line = (
+        f"{search.id}: {search.state}, {search.strategy} on {search.environment}, "
+        f"{search.profile}; epoch {search.epochs_finished} of {search.epochs} finished"
+    )
+    epochs = list(client.searches.epochs(search.id))
+    out.data({"search": search, "epochs": epochs}, line, best_table(search.best))
+    if search.state == "running":
+        out.say(f"Go on with: assay search resume {search.id}")

@@ -1,0 +1,226 @@
+"""Follow a batch: a live view on a terminal, plain lines elsewhere, JSON lines on request."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from assay.analysis.text import format_number, format_seconds, idea_title
+from assay.cli.output import Output
+
+if TYPE_CHECKING:
+    from assay.client import Client
+    from assay.contracts.batch import BatchBody, CurvePoint, EventBody, ExperimentBody
+
+TERMINAL = ("succeeded", "failed", "cancelled")
+STATES = ("submitted", "implementing", "queued", "running", *TERMINAL)
+#: Between two looks at the curves of what is running.
+CURVE_SECONDS = 1.5
+#: Between two plain lines, where there is no terminal.
+LINE_SECONDS = 2.0
+SHOWN = 8
+
+
+@dataclass
+class View:
+    """What is known of a batch while it is followed."""
+
+    total: int
+    titles: dict[str, str]
+    states: dict[str, str]
+    running: dict[str, str] = field(default_factory=dict)
+    baseline_pending: int = 0
+    measured_at: list[float] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, batch: BatchBody, experiments: list[ExperimentBody]) -> View:
+        """The view at the start."""
+        states = {e.id: e.state for e in experiments}
+        titles = {e.id: idea_title(e.idea.text) for e in experiments}
+        pending = batch.baseline.pending if batch.baseline else 0
+        return cls(batch.counts.total, titles, states, baseline_pending=pending)
+
+    def take(self, event: EventBody) -> None:
+        """Follow an event; replayed events never undo a final state."""
+        state = event.data.get("state")
+        if event.experiment is None or not isinstance(state, str):
+            return
+        before = self.states.get(event.experiment)
+        if before in TERMINAL:
+            return
+        self.states[event.experiment] = state
+        if state in TERMINAL:
+            self.running.pop(event.experiment, None)
+            if before == "running":
+                self.measured_at.append(time.monotonic())
+
+    def count(self, state: str) -> int:
+        """Experiments in a state."""
+        return sum(1 for s in self.states.values() if s == state)
+
+    @property
+    def finished(self) -> int:
+        """Experiments that have ended."""
+        return sum(self.count(s) for s in TERMINAL)
+
+    @property
+    def eta(self) -> float | None:
+        """Seconds left at the pace of the measurements so far; None before two have ended.
+
+        What fails before it runs takes no time, so it does not count.
+        """
+        if len(self.measured_at) < 2:
+            return None
+        pace = (self.measured_at[-1] - self.measured_at[0]) / (len(self.measured_at) - 1)
+        return pace * (self.total - self.finished)
+
+    def counts(self) -> str:
+        """How many are in which state."""
+        states = ", ".join(f"{self.count(s)} {s}" for s in STATES if self.count(s))
+        pending = f", baseline: {self.baseline_pending} to come" if self.baseline_pending else ""
+        return f"{self.finished}/{self.total} finished: {states or 'nothing started'}{pending}"
+
+    def line(self) -> str:
+        """One line for a log."""
+        eta = f", about {format_seconds(self.eta)} left" if self.eta else ""
+        return f"{self.counts()}{eta}"
+
+    def render(self) -> Group:
+        """The live view."""
+        now = Table.grid(padding=(0, 2))
+        for experiment, loss in list(self.running.items())[:SHOWN]:
+            title = Text(self.titles.get(experiment, experiment), no_wrap=True)
+            now.add_row(Text("  running", style="cyan"), title, Text(loss, style="dim"))
+        bar = ProgressBar(total=max(self.total, 1), completed=self.finished, width=40)
+        return Group(Text(self.line()), bar, now)
+
+
+def follow(
+    client: Client,
+    batch: str,
+    out: Output,
+    *,
+    timeout: float | None = None,
+    on_event: Callable[[EventBody], None] | None = None,
+) -> BatchBody:
+    """Show a batch until it is finished and return it.
+
+    Raises:
+        WaitTimeout: `timeout` seconds passed first; the batch goes on.
+    """
+    experiments = list(client.experiments.list(batch=batch))
+    view = View.of(client.batches.get(batch), experiments)
+    display = _LiveDisplay(view, out) if out.live else _LineDisplay(view, out)
+
+    def take(event: EventBody) -> None:
+        view.take(event)
+        if on_event is not None:
+            on_event(event)
+        display.update()
+
+    poller = _Poller(client, batch, view, display.update)
+    with display, poller:
+        return client.batches.wait(batch, timeout=timeout, on_event=take)
+
+
+class _LineDisplay:
+    """A line whenever the counts have changed, at most every two seconds."""
+
+    def __init__(self, view: View, out: Output) -> None:
+        self._view = view
+        self._out = out
+        self._last = ""
+        self._at = 0.0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self.update()
+
+    def __exit__(self, *_: object) -> None:
+        self._at = 0.0
+        self.update()
+
+    def update(self) -> None:
+        """Print where things stand, if that is news."""
+        with self._lock:
+            counts = self._view.counts()
+            if counts == self._last or time.monotonic() - self._at < LINE_SECONDS:
+                return
+            self._last, self._at = counts, time.monotonic()
+            self._out.say(self._view.line())
+
+
+class _LiveDisplay(_LineDisplay):
+    """A view that is drawn again in place."""
+
+    def __init__(self, view: View, out: Output) -> None:
+        super().__init__(view, out)
+        self._live = Live(view.render(), console=out.err, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> None:
+        self._live.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        self._live.__exit__(None, None, None)
+        self._out.say(self._view.line())
+
+    def update(self) -> None:
+        """Draw the view again at the next refresh."""
+        self._live.update(self._view.render())
+
+
+class _Poller:
+    """Reads what no event tells: the newest training losses, and how the baseline goes on."""
+
+    def __init__(
+        self, client: Client, batch: str, view: View, changed: Callable[[], None]
+    ) -> None:
+        self._client = client
+        self._batch = batch
+        self._view = view
+        self._changed = changed
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._poll, name="curves", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(timeout=2.0)
+
+    def _poll(self) -> None:
+        from assay.client import ClientError
+
+        while not self._stop.wait(CURVE_SECONDS):
+            with suppress(ClientError):  # a display: what is missing comes with the next look
+                self._look()
+                self._changed()
+
+    def _look(self) -> None:
+        if self._view.baseline_pending:
+            baseline = self._client.batches.get(self._batch).baseline
+            self._view.baseline_pending = baseline.pending if baseline else 0
+        now = [e for e, state in list(self._view.states.items()) if state == "running"]
+        curves = self._client.experiments.curves
+        self._view.running = {e: last_loss(curves(e, max_points=500)) for e in now[:SHOWN]}
+
+
+def last_loss(points: list[CurvePoint]) -> str:
+    """`step 120, train/loss 2.3456`: the newest point that has a loss; empty without points."""
+    for point in reversed(points):
+        names = [n for n in point.values if "loss" in n] or list(point.values)
+        if names:
+            step = f"step {point.step:g}, " if point.step is not None else ""
+            return f"{step}{names[0]} {format_number(point.values[names[0]])}"
+    return ""

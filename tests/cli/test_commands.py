@@ -1,0 +1,411 @@
+"""Every verb: what it prints, its JSON, its exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from assay.cli.app import main
+from assay.cli.command import Ambiguous, full_id
+from assay.cli.options import parse_seeds
+from assay.contracts.batch import BatchBody
+from assay.domain.errors import InvalidInput
+from tests.cli.conftest import Cli
+from tests.client.fake_service import Fault
+
+SUBMIT = ("--env", "fake", "--profile", "tiny")
+
+
+def submitted(cli: Cli, ideas: str) -> str:
+    answer = cli("batch", "submit", ideas, *SUBMIT, "--json")
+    assert answer.code == 0
+    id_ = answer.json["target"]
+    assert isinstance(id_, str)
+    return id_
+
+
+# -- batch --------------------------------------------------------------------------------------
+
+
+def test_submit_says_how_to_follow(cli: Cli, ideas: str) -> None:
+    answer = cli("batch", "submit", ideas, *SUBMIT)
+    assert answer.code == 0
+    assert "submitted 5 ideas: bat_" in answer.out
+    assert "assay batch watch bat_" in answer.err
+
+
+def test_submit_as_json_is_a_change(cli: Cli, ideas: str) -> None:
+    answer = cli("batch", "submit", ideas, *SUBMIT, "--json")
+    assert set(answer.json) == {"target", "applied", "dry_run", "detail"}
+    assert answer.json["applied"] is True
+    assert answer.json["detail"]["id"] == answer.json["target"]
+
+
+def test_submit_passes_its_flags_on(cli: Cli, ideas: str) -> None:
+    answer = cli(
+        "batch", "submit", ideas, *SUBMIT, "--seeds", "0-2,7", "--samples", "3",
+        "--revisions", "1", "--sampling", "paper", "--max-cost", "1.5", "--priority", "4",
+        "--json",
+    )  # fmt: skip
+    options = answer.json["detail"]["options"]
+    assert options["seeds"] == [0, 1, 2, 7]
+    assert (options["samples"], options["revisions"], options["sampling"]) == (3, 1, "paper")
+    assert (options["max_cost_usd"], options["priority"]) == ("1.5", 4)
+
+
+def test_submit_and_wait_shows_ranked_results_and_failures(cli: Cli, ideas: str) -> None:
+    answer = cli("batch", "submit", ideas, *SUBMIT, "--wait")
+    assert answer.code == 0
+    assert "change vs baseline" in answer.out
+    assert "ZeroDivisionError: division by zero" in answer.out
+    assert "implement" in answer.out
+    assert "\x1b" not in answer.out + answer.err
+    assert "5/5 finished: 3 succeeded, 2 failed" in answer.err
+
+
+def test_submit_and_wait_as_json_is_a_read(cli: Cli, ideas: str) -> None:
+    answer = cli("batch", "submit", ideas, *SUBMIT, "--wait", "--json")
+    assert set(answer.json) == {"as_of", "counts", "data", "truncated"}
+    assert answer.json["data"]["batch"]["state"] == "finished"
+    assert len(answer.json["data"]["experiments"]) == 5
+
+
+def test_the_same_key_submits_once(cli: Cli, ideas: str) -> None:
+    for _ in range(2):
+        assert cli("batch", "submit", ideas, *SUBMIT, "--idempotency-key", "k").code == 0
+    assert len(cli.service.batches) == 1
+
+
+def test_a_dry_run_stores_nothing(cli: Cli, ideas: str) -> None:
+    answer = cli("batch", "submit", ideas, *SUBMIT, "--dry-run", "--json")
+    assert (answer.json["applied"], answer.json["dry_run"]) == (False, True)
+    assert answer.json["detail"]["measurements"] == 5
+    assert cli.service.batches == {}
+
+
+def test_a_timeout_is_124_and_cancels_nothing(cli: Cli, ideas: str) -> None:
+    cli.service.unfinished = True
+    answer = cli("batch", "submit", ideas, *SUBMIT, "--wait", "--timeout", "0.2", "--json")
+    assert answer.code == 124
+    assert answer.json["error"]["kind"] == "timeout"
+    assert [b["state"] for b in cli.service.batches.values()] == ["running"]
+
+
+def test_ctrl_c_detaches_and_says_how_to_go_on(
+    cli: Cli, ideas: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> BatchBody:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("assay.client.batches.Batches.wait", interrupt)
+    answer = cli("batch", "submit", ideas, *SUBMIT, "--wait")
+    assert answer.code == 130
+    assert "assay batch watch bat_" in answer.err
+    assert not any(path.endswith("cancel") for _, path, _ in cli.service.requests)
+
+
+def test_watch_as_json_is_lines_of_events(cli: Cli, ideas: str) -> None:
+    answer = cli("batch", "watch", submitted(cli, ideas), "--json")
+    events = [json.loads(line) for line in answer.out.splitlines()]
+    assert events[-1]["type"] == "batch.finished"
+    assert [e["id"] for e in events] == list(range(1, 22))
+
+
+def test_list_and_show(cli: Cli, ideas: str) -> None:
+    id_ = submitted(cli, ideas)
+    assert id_ in cli("batch", "list").out
+    listed = cli("batch", "list", "--json").json
+    assert listed["counts"] == {"returned": 1}
+    assert listed["data"][0]["id"] == id_
+    assert "baseline 2.5000 ± 0.0158 nats (n = 5)" in cli("batch", "show", id_[-4:]).out
+
+
+def test_a_list_says_when_there_is_more(cli: Cli, ideas: str) -> None:
+    for _ in range(5):
+        submitted(cli, ideas)
+    listed = cli("batch", "list", "--limit", "4", "--json").json
+    assert (len(listed["data"]), listed["truncated"]) == (4, True)
+
+
+def test_an_empty_list_says_how_to_fill_it(cli: Cli) -> None:
+    assert "assay batch submit" in cli("batch", "list").err
+
+
+def test_cancelling_needs_a_yes(cli: Cli, ideas: str) -> None:
+    cli.service.unfinished = True
+    id_ = submitted(cli, ideas)
+    assert cli("batch", "cancel", id_).code == 2
+    assert cli("batch", "cancel", id_, "--dry-run").code == 0
+    assert cli.service.batches[id_]["state"] == "running"
+    answer = cli("batch", "cancel", id_, "--yes", "--json")
+    assert answer.json["detail"]["state"] == "cancelled"
+
+
+# -- experiment ---------------------------------------------------------------------------------
+
+
+def test_the_verbs_of_an_experiment(cli: Cli, ideas: str) -> None:
+    batch = submitted(cli, ideas)
+    listed = cli("experiment", "list", "--batch", batch, "--json").json["data"]
+    good, broken = listed[0]["id"], listed[3]["id"]
+    assert "reward 0.4" in cli("experiment", "show", good).out
+    assert "failed at train (crash)" in cli("experiment", "show", broken).out
+    assert cli("experiment", "diff", good).out.startswith("--- a/train.py")
+    assert "+\x1b[31mrate" in cli("experiment", "diff", good, "--json").json["data"]["diff"]
+    assert cli("experiment", "logs", good).out == "step 1 ü\nstep 2\n"
+    assert "train/loss" in cli("experiment", "curves", good).out
+    curves = cli("experiment", "curves", good, "--json").json["data"]
+    assert curves[1]["values"]["train/loss"] == "NaN"
+    assert "loss" in cli("experiment", "result", good).out
+    assert cli("experiment", "cancel", good, "--yes").code == 0
+
+
+def test_no_result_yet_is_not_found(cli: Cli, ideas: str) -> None:
+    batch = submitted(cli, ideas)
+    broken = cli("experiment", "list", "--batch", batch, "--json").json["data"][3]["id"]
+    answer = cli("experiment", "result", broken, "--json")
+    assert answer.code == 1
+    assert answer.json == {
+        "error": {
+            "kind": "not_found",
+            "message": "there is no result",
+            "status": 404,
+            "code": "no_result",
+        }
+    }
+
+
+def test_a_stream_that_is_none(cli: Cli) -> None:
+    assert cli("experiment", "logs", "exp_1", "--stream", "other").code == 2
+
+
+# -- search -------------------------------------------------------------------------------------
+
+
+def test_a_search_is_started_driven_and_shown(cli: Cli) -> None:
+    answer = cli(
+        "search", "start", "fake", "--profile", "tiny", "--epochs", "2", "--batch-size", "4",
+        "--seed", "11", "--context-chars", "5000",
+    )  # fmt: skip
+    assert answer.code == 0, answer.err
+    assert "epoch 1: asking for 2 exploit, 2 explore" in answer.err
+    assert "best so far" in answer.out
+    (search,) = cli.service.searches.values()
+    assert search["state"] == "finished"
+    assert search["config"]["strategy"]["context_chars"] == 5000
+    assert search["config"]["strategy"]["most"] == 80
+    assert cli("search", "list", "--json").json["data"][0]["id"] == search["id"]
+    shown = cli("search", "show", search["id"], "--json").json["data"]
+    assert [e["number"] for e in shown["epochs"]] == [0, 1]
+
+
+def test_an_interrupted_search_is_resumed(cli: Cli) -> None:
+    cli.service.faults.append(Fault("PUT", ".*/epochs/1", 400, code="bad"))
+    started = cli("search", "start", "fake", "--profile", "tiny", "--epochs", "2",
+                  "--batch-size", "4")  # fmt: skip
+    assert started.code == 1
+    (id_,) = cli.service.searches
+    assert f"assay search resume {id_}" in started.err
+    assert cli("search", "resume", id_).code == 0
+    assert cli.service.searches[id_]["state"] == "finished"
+    assert len(cli.service.batches) == 2
+
+
+def test_a_search_can_be_cancelled_and_tried_dry(cli: Cli) -> None:
+    dry = cli("search", "start", "fake", "--profile", "tiny", "--dry-run")
+    assert dry.code == 0
+    assert cli.service.searches == {}
+    cli("search", "start", "fake", "--profile", "tiny", "--epochs", "1", "--batch-size", "2")
+    (id_,) = cli.service.searches
+    assert cli("search", "cancel", id_, "--yes").code == 0
+    assert cli.service.searches[id_]["state"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--strategy", "greedy"], "evolution"),
+        (["--ideator", "nobody:x"], "known"),
+        (["--context-chars", "3"], "context_chars"),
+        (["--epochs", "0"], "epochs"),
+    ],
+)
+def test_a_wrong_search_is_wrong_usage(cli: Cli, flags: list[str], said: str) -> None:
+    answer = cli("search", "start", "fake", "--profile", "tiny", *flags)
+    assert answer.code == 2
+    assert said in answer.err
+
+
+def test_a_missing_key_is_told_before_anything_starts(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    answer = cli("search", "start", "fake", "--profile", "tiny", "--ideator",
+                 "anthropic:claude-opus-4-5", "--json")  # fmt: skip
+    assert answer.code == 1
+    assert "ANTHROPIC_API_KEY" in answer.json["error"]["message"]
+    assert cli.service.searches == {}
+
+
+# -- cost ---------------------------------------------------------------------------------------
+
+
+def test_a_model_is_priced_and_capped_before_it_is_asked(cli: Cli, ideas: str) -> None:
+    answer = cli("batch", "submit", ideas, *SUBMIT, "--executor", "anthropic:claude-opus-4-5",
+                 "--json")  # fmt: skip
+    assert answer.code == 0
+    assert "anthropic:claude-opus-4-5: 5 ideas" in answer.err
+    assert "5 USD" in answer.err
+    assert answer.json["detail"]["options"]["max_cost_usd"] == "5"
+
+
+def test_an_unknown_price_is_said(cli: Cli, ideas: str) -> None:
+    executor = "openai:qwen@http://localhost:9/v1"
+    answer = cli("batch", "submit", ideas, *SUBMIT, "--executor", executor)
+    assert "price unknown" in answer.err
+
+
+def test_nothing_is_said_of_cost_without_a_model(cli: Cli, ideas: str) -> None:
+    assert "USD" not in cli("batch", "submit", ideas, *SUBMIT).err
+
+
+# -- errors -------------------------------------------------------------------------------------
+
+
+def test_bad_files_and_flags_are_wrong_usage(cli: Cli, tmp_path: Path, ideas: str) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"text": "a"}\n{"text": 3}\n')
+    answer = cli("batch", "submit", str(bad), *SUBMIT)
+    assert answer.code == 2
+    assert "bad.jsonl:2" in answer.err
+    assert cli("batch", "submit", ideas, *SUBMIT, "--seeds", "a").code == 2
+    assert cli("batch", "submit", ideas, *SUBMIT, "--samples", "99").code == 2
+    assert cli("batch", "submit", ideas, "--env", "fake").code == 2
+    assert cli("batch", "submit", ideas, "--env", "", "--profile", "tiny").code == 2
+    assert cli.service.batches == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "code"),
+    [
+        (401, "auth", 1),
+        (404, "not_found", 1),
+        (409, "conflict", 1),
+        (422, "invalid_request", 2),
+        (400, "invalid_request", 1),
+        (418, "http_error", 1),
+    ],
+)
+def test_errors_of_the_service_have_a_kind(cli: Cli, status: int, kind: str, code: int) -> None:
+    cli.service.faults.append(Fault("GET", "/v1/workers", status, code="special"))
+    answer = cli("worker", "list", "--json")
+    assert answer.code == code
+    error = answer.json["error"]
+    assert set(error) == {"kind", "message", "status", "code"}
+    assert (error["kind"], error["status"], error["code"]) == (kind, status, "special")
+
+
+def test_nobody_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("assay.client.http.FIRST_DELAY", 0.0)
+    with pytest.raises(SystemExit) as ended:
+        main(["--api", "http://127.0.0.1:9", "worker", "list", "--json"])
+    assert ended.value.code == 1
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["kind"], error["status"]) == ("connect_error", None)
+
+
+def test_wrong_usage_is_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["batch", "submit", "x.jsonl", "--nope", "--json"])
+    assert ended.value.code == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["kind"], error["code"]) == ("invalid_request", "usage")
+    assert "--nope" in error["message"]
+
+
+def test_an_exit_code_survives_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["experiment", "logs", "e", "--stream", "x", "--json"])
+    assert ended.value.code == 2
+    assert "error" in json.loads(capsys.readouterr().out)
+
+
+def test_a_mistyped_command_is_corrected(cli: Cli) -> None:
+    answer = cli("batch", "sumbit")
+    assert answer.code == 2
+    assert "submit" in answer.err
+
+
+def test_ids_are_found_by_their_end_unless_that_is_ambiguous(cli: Cli, ideas: str) -> None:
+    for _ in range(2):
+        submitted(cli, ideas)
+    assert cli("batch", "show", "0001").code == 0
+    answer = cli("batch", "show", "bat_0", "--json")
+    assert answer.json["error"]["kind"] == "ambiguous"
+    assert cli("batch", "show", "zzz", "--json").json["error"]["kind"] == "not_found"
+    with pytest.raises(Ambiguous, match="could be"):
+        full_id("bat_0", [BatchBody.model_construct(id=f"bat_0{i}") for i in range(2)])
+
+
+@pytest.mark.parametrize("text", ["", "1-", "5-3", "0-64", "x"])
+def test_seeds_that_are_none(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse_seeds(text)
+
+
+# -- start-up -----------------------------------------------------------------------------------
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, contextlib, io\n"
+        "from assay.cli import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
+        "    main(['--help'])\n"
+        "heavy = {'pydantic', 'httpx2', 'fastapi', 'celery', 'sqlalchemy', 'torch', 'docker',\n"
+        "         'numpy', 'services', 'asyncio'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_light_packages_import_nothing_heavy() -> None:
+    code = (
+        "import sys, pkgutil, importlib\n"
+        "import assay.client, assay.search, assay.cli, assay.analysis\n"
+        "for p in (assay.client, assay.search, assay.cli, assay.analysis):\n"
+        "    for m in pkgutil.iter_modules(p.__path__, p.__name__ + '.'):\n"
+        "        importlib.import_module(m.name)\n"
+        "heavy = {'fastapi', 'celery', 'sqlalchemy', 'torch', 'docker', 'services', 'numpy'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_verb_takes_json_and_has_help() -> None:
+    from typer.main import get_command
+
+    from assay.cli.app import build_app
+
+    group = get_command(build_app([]))
+    seen = 0
+    todo = [("assay", group)]
+    while todo:
+        name, item = todo.pop()
+        children = getattr(item, "commands", None)
+        if children:
+            todo += [(f"{name} {child}", c) for child, c in children.items()]
+            continue
+        assert item.help, name
+        if name == "assay serve":
+            continue
+        seen += 1
+        options = {o for p in item.params for o in p.opts}
+        assert "--json" in options, name
+    assert seen == 26

@@ -1,0 +1,226 @@
+"""`assay env …`: folders on disk, and the baseline through the service."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from assay.cli import baseline
+from assay.cli.check import check_environment
+from assay.environments import Environment
+from tests.cli.conftest import Cli
+
+MANIFEST = """
+name = "fake"
+title = "Fake"
+problem = "Lower the loss."
+
+[metric]
+name = "loss"
+direction = "minimize"
+reward = "reciprocal"
+
+[codebase]
+protected = ["predict.py"]
+
+[entry_points]
+train = ["python", "train.py"]
+predict = ["python", "predict.py"]
+
+[profiles.tiny]
+[profiles.tiny.budget]
+seconds = 5
+
+[[knobs]]
+name = "rate"
+file = "train.py"
+line = "rate = 0.1"
+values = ["0.2"]
+
+[[recipes]]
+name = "twice"
+title = "Do it twice"
+[[recipes.edits]]
+file = "train.py"
+search = "depth = 2"
+replace = "depth = 4"
+
+[[recipes]]
+name = "absent"
+title = "Edit what is not there"
+kind = "misfit"
+[[recipes.edits]]
+file = "train.py"
+search = "nowhere"
+replace = "x"
+"""
+PREPARE = """
+import argparse, pathlib
+p = argparse.ArgumentParser()
+p.add_argument("--profile")
+p.add_argument("--out")
+a = p.parse_args()
+for split in ("train", "search", "sealed"):
+    (pathlib.Path(a.out) / split).mkdir()
+    (pathlib.Path(a.out) / split / "x").write_text("12345")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A sound environment called `fake`, the only one there is."""
+    path = tmp_path / "environments" / "fake"
+    (path / "codebase").mkdir(parents=True)
+    (path / "evaluator").mkdir()
+    (path / "environment.toml").write_text(MANIFEST)
+    (path / "prepare.py").write_text(PREPARE)
+    (path / "evaluator" / "evaluate.py").write_text("def evaluate(run):\n    return {}\n")
+    (path / "codebase" / "train.py").write_text("rate = 0.1\ndepth = 2\n")
+    (path / "codebase" / "predict.py").write_text("pass\n")
+    monkeypatch.setenv("ASSAY_ENVIRONMENTS", str(path.parent))
+    return path
+
+
+def wrong(folder: Path, *, prepare: bool = False) -> dict[str, str]:
+    return {
+        f.check: f.detail for f in check_environment(folder, None, prepare=prepare) if not f.ok
+    }
+
+
+def test_a_sound_folder_passes(cli: Cli, folder: Path) -> None:
+    answer = cli("env", "check", str(folder), "--json")
+    assert answer.code == 0
+    checks = {f["check"]: f["ok"] for f in answer.json["data"]["findings"]}
+    assert checks["prepare tiny"] is True
+    assert {"manifest", "evaluator", "knob rate", "recipe twice", "recipe absent"} <= set(checks)
+    assert "all well" in cli("env", "check", "fake").out
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "check", "said"),
+    [
+        ("environment.toml", 'title = "Fake"', 'titel = "Fake"', "manifest", "titel"),
+        ("environment.toml", 'name = "fake"', 'name = "other"', "name", "same name"),
+        ("environment.toml", '"rate = 0.1"', '"rate = 0.3"', "knob rate", "0 times"),
+        ("codebase/train.py", "rate = 0.1", "rate = 0.1\nrate = 0.1", "knob rate", "2 times"),
+        ("environment.toml", '["0.2"]', '["0.1"]', "knob rate", "already"),
+        ("environment.toml", '"depth = 2"', '"depth = 3"', "recipe twice", "0 times"),
+        ("environment.toml", '"nowhere"', '"depth"', "recipe absent", "no misfit"),
+        ("environment.toml", '["predict.py"]', '["*.txt"]', "protected", "matches no file"),
+        ("environment.toml", '["python", "train.py"]', '["python", "go.py"]', "entry point",
+         "go.py"),
+        ("evaluator/evaluate.py", "def evaluate", "def judge", "evaluator", "no function"),
+        ("evaluator/evaluate.py", "(run)", "(run, x)", "evaluator", "2 arguments"),
+        ("codebase/train.py", "depth = 2", "depth = (2", "codebase", "train.py:2"),
+    ],
+)  # fmt: skip
+def test_every_mistake_is_found(
+    folder: Path, file: str, old: str, new: str, check: str, said: str
+) -> None:
+    edit(folder / file, old, new)
+    found = wrong(folder)
+    assert said in found[check]
+
+
+def test_a_prepare_that_fails_is_found(cli: Cli, folder: Path) -> None:
+    edit(folder / "prepare.py", '("train", "search", "sealed")', '("train", "search")')
+    assert "no sealed/ folder" in wrong(folder, prepare=True)["prepare tiny"]
+    assert cli("env", "check", str(folder)).code == 1
+    assert cli("env", "check", str(folder), "--no-prepare").code == 0
+
+
+def test_what_is_no_environment(cli: Cli, tmp_path: Path, folder: Path) -> None:
+    answer = cli("env", "check", str(tmp_path), "--json")
+    assert answer.code == 1
+    assert "environment.toml" in answer.json["data"]["findings"][0]["detail"]
+    assert cli("env", "check", "nowhere", "--json").json["error"]["kind"] == "not_found"
+
+
+def test_list_and_show_from_folders_and_from_the_service(cli: Cli, folder: Path) -> None:
+    local = {e["name"]: e for e in cli("env", "list", "--json").json["data"]}
+    assert local["fake"]["folder"] == str(folder)
+    (served,) = cli("env", "list", "--service", "--json").json["data"]
+    assert served["id"] == "fake@abc"
+    assert "Lower the loss." in cli("env", "show", "fake").out
+    assert "fake@abc" in cli("env", "show", "fake", "--service").out
+    assert cli("env", "show", "nowhere").code == 1
+
+
+def test_prepare_puts_the_data_where_it_is_told(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    answer = cli("env", "prepare", "fake", "--profile", "tiny", "--cache", str(cache), "--json")
+    made = Path(answer.json["detail"]["folder"])
+    assert (made / "sealed" / "x").read_text() == "12345"
+    assert cli("env", "prepare", "fake", "--profile", "huge").code == 2
+
+
+@pytest.fixture
+def served(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """The service has the very environment of the folder."""
+    body = {**cli.service.environment(), "id": Environment.load(folder).id}
+    monkeypatch.setattr(cli.service, "environment", lambda: body)
+    monkeypatch.setattr(baseline, "POLL_SECONDS", 0.0)
+    return cli
+
+
+def test_calibrate_waits_prints_and_writes(served: Cli, folder: Path) -> None:
+    served.service.pending = 4
+    (folder / "baseline.json").write_text('{"paper": {"h100": {"mean": 1.0}}}')
+    answer = served("env", "calibrate", "fake", "--profile", "tiny", "--seeds", "5")
+    assert answer.code == 0, answer.err
+    assert "mean 2.5, spread 0.0158 over 5 seeds" in answer.out
+    assert "2/5" in answer.err
+    written = json.loads((folder / "baseline.json").read_text())
+    entry = written["tiny"]["cpu-fake"]
+    assert (entry["mean"], entry["seeds"]) == (2.5, [0, 1, 2, 3, 4])
+    assert entry["codebase"] == Environment.load(folder).codebase_hash
+    assert set(entry) == {"metric", "mean", "spread", "values", "seeds", "codebase", "measured_at"}
+    assert written["paper"] == {"h100": {"mean": 1.0}}
+    assert served("env", "check", str(folder)).code == 0
+
+
+def test_calibrate_can_leave_the_folder_alone(served: Cli, folder: Path) -> None:
+    arguments = ("env", "calibrate", "fake", "--profile", "tiny")
+    assert served(*arguments, "--no-write").code == 0
+    assert served(*arguments, "--dry-run").code == 0
+    assert served.service.calibrated == 1
+    assert not (folder / "baseline.json").exists()
+
+
+def test_calibrate_refuses_another_version(cli: Cli, folder: Path) -> None:
+    answer = cli("env", "calibrate", "fake", "--profile", "tiny")
+    assert answer.code == 2
+    assert "--no-write" in answer.err
+    assert not (folder / "baseline.json").exists()
+
+
+def test_calibrate_times_out(served: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served.service, "_baseline", lambda: {
+        "environment": "fake@abc", "profile": "tiny", "hardware_class": "c", "metric": "loss",
+        "pending": 2,
+    })  # fmt: skip
+    answer = served("env", "calibrate", "fake", "--profile", "tiny", "--timeout", "0.05")
+    assert answer.code == 124
+
+
+def test_calibrate_says_when_nothing_succeeded(
+    served: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served.service, "_baseline", lambda: {
+        "environment": "fake@abc", "profile": "tiny", "hardware_class": "c", "metric": "loss",
+        "failed": 5,
+    })  # fmt: skip
+    answer = served("env", "calibrate", "fake", "--profile", "tiny")
+    assert answer.code == 1
+    assert "none of the 5" in answer.err
+    assert not (folder / "baseline.json").exists()
+    shutil.rmtree(folder)
