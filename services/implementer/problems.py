@@ -60,7 +60,7 @@ def answer(
         request_id=request_id(request),
         errors=fields or [],
     )
-    return JSONResponse(problem.model_dump(mode="json"), status, headers, MEDIA_TYPE)
+    return JSONResponse(problem.wire(), status, headers, MEDIA_TYPE)
 
 
 def request_id(request: Request) -> str:

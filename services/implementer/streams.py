@@ -7,7 +7,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Callable
 
-from fastapi import Request
+from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -38,15 +38,16 @@ def event_page(session: Session, batch_id: str, start: int, limit: int) -> list[
     return [event_body(row) for row in rows]
 
 
-def event_stream(
-    request: Request, context: Context, batch_id: str, start: int
-) -> StreamingResponse:
-    """Events of a batch as they happen, until it has finished or the client goes away."""
+async def event_stream(request: Request, context: Context, batch_id: str, start: int) -> Response:
+    """Events of a batch as they happen, until it has finished or the client goes away.
+
+    A client that has seen the end already is answered 204, which tells it not to come back.
+    """
+    if await asyncio.to_thread(_told_before, context, batch_id, start):
+        return Response(status_code=204)
 
     async def lines() -> AsyncIterator[str]:
         last, idle = start, 0.0
-        if await asyncio.to_thread(_told_before, context, batch_id, start):
-            return
         while not await request.is_disconnected():
             events = await asyncio.to_thread(_events, context, batch_id, last)
             for event in events:

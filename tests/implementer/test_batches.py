@@ -119,8 +119,7 @@ def test_events_as_pages_and_as_a_stream_that_resumes(api: TestClient) -> None:
         lines = [line for line in stream.iter_lines() if line.startswith("id: ")]
     assert lines == [f"id: {events[1]['id']}", f"id: {events[2]['id']}"]
     at_the_end = {"Accept": "text/event-stream", "Last-Event-ID": str(events[2]["id"])}
-    with api.stream("GET", f"{url}/events", headers=at_the_end) as stream:
-        assert list(stream.iter_lines()) == []
+    assert api.get(f"{url}/events", headers=at_the_end).status_code == 204
 
 
 def test_another_owner_sees_nothing(context: Context) -> None:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 
 from assay.contracts.base import Page
 from assay.contracts.batch import BatchBody, BatchRequest, EventBody
@@ -51,7 +52,7 @@ def create(
             context.db, session, request, owner, environment_id, hardware_class
         )
         batch = get(session, schema.Batch, batch_id, "batch")
-        return 202, batch_body(session, batch).model_dump(mode="json")
+        return 202, batch_body(session, batch).wire()
 
     fingerprint = idempotency.fingerprint("POST /v1/batches", request.model_dump_json())
     done = idempotency.once(context.db, owner, key, fingerprint, action)
@@ -113,7 +114,7 @@ def read(
         headers["Retry-After"] = "1"
     if if_none_match == tag:
         return Response(status_code=304, headers=headers)
-    return JSONResponse(body.model_dump(mode="json"), headers=headers)
+    return JSONResponse(body.wire(), headers=headers)
 
 
 def _tag(body: BatchBody, version: int) -> str:
@@ -152,10 +153,9 @@ async def events(
     """
     start = max(after_id, last_event_id or 0)
     if wants_stream(request):
-        with context.db.read() as session:
-            owned_batch(session, batch_id, owner)
-        return event_stream(request, context, batch_id, start)
-    return _event_page(context, batch_id, owner, start, page.limit)
+        await run_in_threadpool(_event_page, context, batch_id, owner, start, 1)
+        return await event_stream(request, context, batch_id, start)
+    return await run_in_threadpool(_event_page, context, batch_id, owner, start, page.limit)
 
 
 def _event_page(

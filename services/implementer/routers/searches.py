@@ -47,7 +47,7 @@ def create(
     def action(session: Session) -> tuple[int, dict[str, Any]]:
         search_id = searches.create(context.db, session, request, owner, environment_id)
         row = get(session, schema.Search, search_id, "search")
-        return 201, search_body(session, row).model_dump(mode="json")
+        return 201, search_body(session, row).wire()
 
     fingerprint = idempotency.fingerprint("POST /v1/searches", request.model_dump_json())
     done = idempotency.once(context.db, owner, key, fingerprint, action)
@@ -121,7 +121,7 @@ def put_epoch(
         owned_search(session, search_id, owner)
         is_new = searches.put_epoch(context.db, session, search_id, number, request)
         epoch = searches.epochs(session, search_id)[number]
-        body = epoch_body(epoch).model_dump(mode="json")
+        body = epoch_body(epoch).wire()
     return JSONResponse(body, 201 if is_new else 200)
 
 
@@ -155,4 +155,4 @@ def submit_epoch(
         )
         body = batch_body(session, get(session, schema.Batch, batch_id, "batch"))
     headers = {"Location": body.links.self}
-    return JSONResponse(body.model_dump(mode="json"), 202 if is_new else 200, headers)
+    return JSONResponse(body.wire(), 202 if is_new else 200, headers)
