@@ -18,10 +18,11 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
+from assay.domain.isolation import is_offline
 from assay.domain.states import Failure, FailureStage
 from assay.llm.executors import Executor, ImplementRequest
 from assay.llm.interface import Completion, ModelError, Try
-from assay.llm.names import ModelName, Provider
+from assay.llm.names import ModelName
 from assay.llm.prices import price
 from assay.patching import PatchRefused, apply_answer, unified_diff
 from assay.storage import environments, implementations
@@ -89,8 +90,7 @@ class Loop:
     def _stages(self) -> Iterator[range]:
         options = self.work.options
         # Asking a literal implementer twice gives the same answer twice.
-        offline = ModelName.parse(self.work.executor).provider is Provider.OFFLINE
-        total = 1 if offline else options.samples
+        total = 1 if is_offline(self.work.executor) else options.samples
         if options.sampling == "paper":
             yield range(total)
             return
@@ -168,7 +168,7 @@ class Loop:
         if not implementations.is_wanted(session, self.work.experiment):
             raise NoLongerWantedError
         cap = self.work.options.max_cost_usd
-        free = ModelName.parse(self.work.executor).provider is Provider.OFFLINE
+        free = is_offline(self.work.executor)
         if cap is not None and not free:
             spent = implementations.spent(session, self.work.batch)
             if spent >= cap:

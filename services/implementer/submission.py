@@ -98,28 +98,37 @@ def register(context: Context, environment: Environment) -> str:
 
 
 def choose_hardware_class(
-    session: Session, environment: Environment, profile: str, asked: str | None
+    session: Session,
+    environment: Environment,
+    profile: str,
+    asked: str | None,
+    *,
+    isolated: bool = False,
 ) -> str:
     """The hardware class to measure on: the one asked for, or what a fitting live worker has.
 
     Raises:
-        Unavailable: no worker fits, and none was named.
-        InvalidInput: workers of several classes fit, and none was named.
+        Unavailable: no worker fits, and no class was named.
+        InvalidInput: workers of several classes fit and none was named, or the code needs
+            isolation and no live worker of the class offers it.
     """
-    if asked is not None:
-        return asked
     need = environment.profile(profile)
     rows = session.execute(
-        select(schema.Worker.hardware_class)
-        .where(
+        select(schema.Worker.hardware_class, schema.Worker.isolated, schema.Worker.sandbox).where(
             schema.Worker.state == WorkerState.ACTIVE.value,
             schema.Worker.cpus >= need.cpus,
             schema.Worker.gpus >= need.gpus,
             schema.Worker.memory_bytes >= need.memory_bytes,
         )
-        .distinct()
-    ).scalars()
-    classes = sorted(rows)
+    ).all()
+    fitting = [row for row in rows if asked is None or row.hardware_class == asked]
+    if isolated and fitting and not any(row.isolated for row in fitting):
+        raise _no_isolation(sorted({row.sandbox for row in fitting}))
+    if asked is not None:
+        return asked
+    classes: list[str] = sorted(
+        {row.hardware_class for row in fitting if row.isolated or not isolated}
+    )
     if not classes:
         raise Unavailable(
             f"no worker fits profile {profile!r} ({need.cpus} CPUs, {need.gpus} GPUs, "
@@ -133,3 +142,13 @@ def choose_hardware_class(
             "ambiguous_hardware_class",
         )
     return classes[0]
+
+
+def _no_isolation(sandboxes: list[str]) -> InvalidInput:
+    return InvalidInput.field(
+        "/options/allow_unisolated",
+        "code that a model writes is started only in isolation, which the live workers "
+        f"({', '.join(sandboxes)}) do not offer: install bubblewrap on their hosts, or set this "
+        "to true to start it without",
+        "isolation_required",
+    )

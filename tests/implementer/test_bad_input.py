@@ -175,6 +175,21 @@ def test_missing_key_of_a_provider(api: TestClient) -> None:
     assert problem["errors"][0]["pointer"] == "/executor"
 
 
+def test_model_written_code_without_isolation(api: TestClient, context: Context) -> None:
+    context.variables = {"ANTHROPIC_API_KEY": "k"}
+    body = batch(executor="anthropic:claude-opus-4-5")
+    response = api.post("/v1/batches", json=body)
+    refused(response, 422, "isolation_required", "bubblewrap", "subprocess")
+    by_ideator = batch(ideator="anthropic:claude-opus-4-5")
+    refused(api.post("/v1/batches", json=by_ideator), 422, "isolation_required")
+
+
+def test_a_cap_that_could_not_be_kept(api: TestClient, context: Context) -> None:
+    context.variables = {"OPENAI_API_KEY": "k"}
+    body = batch(executor="openai:unheard-of", options={"max_cost_usd": "1"})
+    refused(api.post("/v1/batches", json=body), 422, "price_unknown", "unheard-of")
+
+
 def test_unknown_provider(api: TestClient) -> None:
     response = api.post("/v1/batches", json=batch(executor="acme:best"))
     refused(response, 422, "unknown_model", "acme", "anthropic")

@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from assay.contracts.base import Page
 from assay.contracts.batch import BatchBody, BatchRequest, EventBody
+from assay.domain.isolation import needs_isolation
 from assay.domain.states import BatchState
 from assay.storage import batches, idempotency, schema
 from assay.storage.rows import get
@@ -46,7 +47,15 @@ def create(
 
     def action(session: Session) -> tuple[int, dict[str, Any]]:
         hardware_class = submission.choose_hardware_class(
-            session, environment, request.profile, request.hardware_class
+            session,
+            environment,
+            request.profile,
+            request.hardware_class,
+            isolated=needs_isolation(
+                request.executor,
+                request.ideator,
+                allow_unisolated=request.options.allow_unisolated,
+            ),
         )
         batch_id = batches.create(
             context.db, session, request, owner, environment_id, hardware_class

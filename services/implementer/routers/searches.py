@@ -13,6 +13,7 @@ from assay.contracts.base import Page
 from assay.contracts.batch import BatchBody, BatchOptions
 from assay.contracts.search import EpochBody, EpochRequest, SearchBody, SearchRequest
 from assay.domain.errors import NotFound
+from assay.domain.isolation import needs_isolation
 from assay.domain.states import SearchState
 from assay.storage import idempotency, schema, searches
 from assay.storage.rows import get
@@ -146,12 +147,19 @@ def submit_epoch(
     if options is not None:
         submission.check_cap(search.executor, options)
     context.store.check()
+    chosen = options or BatchOptions()
     with context.write() as session:
         hardware_class = submission.choose_hardware_class(
-            session, environment, search.profile, search.hardware_class
+            session,
+            environment,
+            search.profile,
+            search.hardware_class,
+            isolated=needs_isolation(
+                search.executor, search.ideator, allow_unisolated=chosen.allow_unisolated
+            ),
         )
         batch_id, is_new = searches.submit_epoch(
-            context.db, session, search_id, number, options or BatchOptions(), hardware_class
+            context.db, session, search_id, number, chosen, hardware_class
         )
         body = batch_body(session, get(session, schema.Batch, batch_id, "batch"))
     headers = {"Location": body.links.self}

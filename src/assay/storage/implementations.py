@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions
 from assay.contracts.environment import EnvironmentManifest
+from assay.domain.isolation import needs_isolation
 from assay.domain.states import (
     TERMINAL_EXPERIMENT,
     ExperimentState,
@@ -191,7 +192,10 @@ def succeed(db: Database, session: Session, work: Work, winner: int, codebase: s
     environments.add_codebase(db, session, codebase, work.environment_id)
     _close(db, session, work, "succeeded", winner=winner, codebase_id=codebase)
     profile = work.manifest.profiles[work.profile]
-    terms = Terms(work.owner, work.options.priority, _needs_isolation(work))
+    isolated = needs_isolation(
+        work.executor, work.ideator, allow_unisolated=work.options.allow_unisolated
+    )
+    terms = Terms(work.owner, work.options.priority, isolated)
     for seed in dict.fromkeys(work.options.seeds):
         identity = Identity(codebase, work.environment_id, work.profile, seed, work.hardware_class)
         measurement = measurements.request(db, session, identity, profile, terms)
@@ -215,14 +219,6 @@ def count_fault(session: Session, implementation_id: str) -> int:
     row = get(session, schema.Implementation, implementation_id, "implementation")
     row.faults += 1
     return row.faults
-
-
-def _needs_isolation(work: Work) -> bool:
-    """Code that a model wrote, or that follows a model's words, needs a real sandbox."""
-    if work.options.allow_unisolated:
-        return False
-    by_model = [m for m in (work.executor, work.ideator) if m and not m.startswith("offline:")]
-    return bool(by_model)
 
 
 def _close(
