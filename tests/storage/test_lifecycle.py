@@ -290,10 +290,14 @@ def test_messages_are_delivered_after_the_commit_and_not_without_it(world: World
             self.sent.append((topic.value, key))
 
     outbox.relay(world.db, Recorder())
-    with pytest.raises(DBAPIError):
+
+    def post_and_fail() -> None:
         with world.db.write() as session:
             outbox.post(world.db, session, outbox.Topic.IMPLEMENT, "never")
             session.execute(text("SELECT * FROM no_such_table"))
+
+    with pytest.raises(DBAPIError):
+        post_and_fail()
     batch = world.submit("an idea")
     recorder = Recorder()
     outbox.relay(world.db, recorder)
