@@ -9,8 +9,9 @@ agreement and relative clauses that nest, quotations, sums, small ledgers that a
 again, counting and words spelt backwards. Some of it is learned in seconds and some of it not
 within any budget of this environment, which is what keeps a better idea measurable.
 
-`ASSAY_TEXT_FILE=/path/to/text` uses the bytes of that file instead; numbers made on it compare
-only with each other.
+To use a text of your own, copy the environment's folder, put the file beside this one, and name it
+in environment.toml (`text_file`). It is then part of the environment's hash, so that numbers made
+on different texts are never mixed up.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import itertools
-import os
 import random
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -198,9 +199,11 @@ def read_splits(path: Path) -> list[bytes]:
     return [text[: -2 * held_out], text[-2 * held_out : -held_out], text[-held_out:]]
 
 
-def splits() -> list[bytes]:
-    if own := os.environ.get("ASSAY_TEXT_FILE"):
-        return read_splits(Path(own))
+def splits(profile: str) -> list[bytes]:
+    here = Path(__file__).resolve().parent
+    manifest = tomllib.loads((here / "environment.toml").read_text())
+    if own := manifest["profiles"][profile]["config"]["text_file"]:
+        return read_splits(here / own)
     texts = generate((TRAIN_BYTES, HELD_OUT_BYTES, HELD_OUT_BYTES))
     found = hashlib.sha256(b"".join(texts)).hexdigest()
     if found != EXPECTED:
@@ -213,7 +216,7 @@ def main() -> None:
     parser.add_argument("--profile", required=True, choices=["tiny"])
     parser.add_argument("--out", required=True, type=Path)
     arguments = parser.parse_args()
-    for name, text in zip(("train", "search", "sealed"), splits(), strict=True):
+    for name, text in zip(("train", "search", "sealed"), splits(arguments.profile), strict=True):
         folder = arguments.out / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "text.bin").write_bytes(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from assay.environments.catalog import Environment
 from assay.evaluation import EvaluationOutcome, EvaluationRequest, evaluate_in_child
 from assay.patching import apply_answer
 from assay.sandbox import Limits, SandboxSettings
 from tests.environments.conftest import Bundled, Trained, TrainMany
 
 STEP = 16 * 64  # tokens
+SPLITS = ("train", "search", "sealed")
 EDITS = Path(__file__).parent / "nanogpt"
 
 
@@ -68,31 +71,33 @@ def test_the_text_is_the_same_everywhere_and_quick_to_make(
     nanogpt: Bundled, nanogpt_data: Path, tmp_path: Path
 ) -> None:
     started = time.monotonic()
-    prepare(nanogpt, tmp_path)
+    prepare(nanogpt.environment.folder, tmp_path)
     assert time.monotonic() - started < 5
-    for split in ("train", "search", "sealed"):
+    for split in SPLITS:
         made = (tmp_path / split / "text.bin").read_bytes()
         assert made == (nanogpt_data / split / "text.bin").read_bytes()
         assert max(made) < 128
 
 
 def test_a_text_of_ones_own_can_be_used(nanogpt: Bundled, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(nanogpt.environment.folder, copy)
+    manifest = copy / "environment.toml"
+    manifest.write_text(manifest.read_text().replace('text_file = ""', 'text_file = "own.txt"'))
     text = bytes(range(256)) * 4000
-    own = tmp_path / "own.txt"
-    own.write_bytes(text)
-    prepare(nanogpt, tmp_path, ASSAY_TEXT_FILE=str(own))
-    parts = [(tmp_path / s / "text.bin").read_bytes() for s in ("train", "search", "sealed")]
+    (copy / "own.txt").write_bytes(text)
+    prepare(copy, tmp_path / "data")
+    parts = [(tmp_path / "data" / s / "text.bin").read_bytes() for s in SPLITS]
     assert b"".join(parts) == text
-    own.write_bytes(b"short")
+    assert Environment.load(copy).id != nanogpt.environment.id
+    (copy / "own.txt").write_bytes(b"short")
     with pytest.raises(subprocess.CalledProcessError):
-        prepare(nanogpt, tmp_path, ASSAY_TEXT_FILE=str(own))
+        prepare(copy, tmp_path / "data")
 
 
-def prepare(nanogpt: Bundled, out: Path, **environment: str) -> None:
-    script = nanogpt.environment.folder / "prepare.py"
+def prepare(folder: Path, out: Path) -> None:
     subprocess.run(
-        [sys.executable, str(script), "--profile", "tiny", "--out", str(out)],
-        env={"PATH": os.environ["PATH"], **environment},
+        [sys.executable, str(folder / "prepare.py"), "--profile", "tiny", "--out", str(out)],
         check=True,
     )
 
