@@ -267,7 +267,7 @@ class _Attempt:
         if outcome.failure is None:
             raise infrastructure("worker_error", "the evaluation gave neither result nor reason")
         space.score_log.write_text(f"{outcome.failure.message}\n", errors="replace")
-        raise score_failure(outcome.failure.code, outcome.failure.message)
+        raise score_failure(outcome.failure)
 
     def _upload(self, space: Workspace, found: list[collect.Found]) -> ManifestEntry:
         logs = [path for path in space.logs.values() if path.stat().st_size]

@@ -10,14 +10,13 @@ from assay.contracts.environment import MetricSpec
 from assay.domain.errors import AssayError
 from assay.domain.metrics import is_better
 from assay.domain.states import FailureStage
-from assay.sandbox import Exit, SandboxError, SandboxUnavailable
+from assay.evaluation import EvaluationFailure
+from assay.sandbox import Exit
 
 MESSAGE_CAP = 500
 _HEADER = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Iteration|Warning)\b")
 _NO_MEMORY = re.compile(r"MemoryError|[Cc]annot allocate memory|can't allocate memory")
-# The evaluation runs in a child, which hands over exceptions as text.
-_NOT_STARTED = tuple(f"{kind.__name__}:" for kind in (SandboxError, SandboxUnavailable))
 
 
 class AttemptFailed(AssayError):
@@ -122,10 +121,11 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def score_failure(code: str, message: str) -> AttemptFailed:
-    """The evaluation's verdict. `message` may go on with what the predictor printed."""
-    if message.startswith(_NOT_STARTED):
-        return infrastructure("sandbox_failed", message)
+def score_failure(found: EvaluationFailure) -> AttemptFailed:
+    """The evaluation's verdict. Its message may go on with what the predictor printed."""
+    code, message = found.code, found.message
+    if found.infrastructure:
+        return infrastructure("evaluation_interrupted", message)
     said, _, words = message.partition("\n")
     line = last_traceback_line(words.encode()) if words else None
     text = f"{said}: {line}" if line else message

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.environments.bundle import check_name, write_tree
-from assay.patching import PatchRefused, RefusalCode, paths
+from assay.patching.paths import is_protected
 from services.worker.folders import remove_tree
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -129,12 +129,3 @@ def restore_protected(
     for name in kept:
         check_name(name)
     return kept, restored
-
-
-def is_protected(name: str, protected: Sequence[str]) -> bool:
-    """Whether a diff may not touch this file: the rule that patching applies."""
-    try:
-        paths.check(name, {name: ""}, protected, {})
-    except PatchRefused as refused:
-        return refused.code is RefusalCode.PROTECTED
-    return False

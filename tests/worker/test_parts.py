@@ -17,6 +17,8 @@ from assay.contracts.worker import FinishRequest
 from assay.domain.errors import Fenced, NotFound, Unavailable
 from assay.domain.metrics import Direction
 from assay.environments import Bundle
+from assay.evaluation import EvaluationFailure, InvalidCode
+from assay.patching.paths import is_protected
 from assay.sandbox import Exit
 from services.worker import collect
 from services.worker.api import ApiRefused, WorkerApi
@@ -30,7 +32,7 @@ from services.worker.failures import (
 )
 from services.worker.hardware import Cpu, hardware_class, read_cpu
 from services.worker.settings import WorkerSettings
-from services.worker.workspace import is_protected, restore_protected
+from services.worker.workspace import restore_protected
 
 TRACEBACK = b"""loss 1.0
 Traceback (most recent call last):
@@ -103,14 +105,19 @@ def test_messages_are_printable_and_bounded() -> None:
 
 
 def test_score_failures_name_the_exception_of_the_predictor() -> None:
+    printed = "Traceback (most recent call last):\n  x\nKeyError: 1\n"
     failed = score_failure(
-        "predictor_died",
-        "the predictor ended with code 1\nTraceback (most recent call last):\n  x\nKeyError: 1\n",
+        EvaluationFailure(
+            InvalidCode.PREDICTOR_DIED, f"the predictor ended with code 1\n{printed}"
+        )
     )
     assert failed.failure.message == "the predictor ended with code 1: KeyError: 1"
     assert (failed.failure.stage, failed.infrastructure) == ("score", False)
-    failed = score_failure("evaluator_error", "SandboxError: no user id is free (x.py:1)")
-    assert (failed.failure.code, failed.infrastructure) == ("sandbox_failed", True)
+    interrupted = EvaluationFailure(
+        InvalidCode.EVALUATOR_ERROR, "no user id is free", infrastructure=True
+    )
+    failed = score_failure(interrupted)
+    assert (failed.failure.code, failed.infrastructure) == ("evaluation_interrupted", True)
 
 
 @pytest.mark.parametrize(
