@@ -12,10 +12,11 @@ TORCH  ?= cpu
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+	@echo "bench-NAME          A benchmark: overhead, discrimination"
 
-install: $(VENV)/.installed ## Create .venv and install everything
+install: $(VENV)/.installed-$(TORCH) ## Create .venv and install everything (TORCH=cuda for a GPU)
 
-$(VENV)/.installed: pyproject.toml scripts/install.sh
+$(VENV)/.installed-$(TORCH): pyproject.toml scripts/install.sh
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" TORCH="$(TORCH)" bash scripts/install.sh
 	@touch $@
 
@@ -44,7 +45,7 @@ openapi: install ## Rewrite docs/openapi.json from the code
 chaos: install ## kill -9 of the service at 20 seeded moments
 	@$(BIN)/python benchmarks/chaos.py --moments 20
 
-bench-%: install ## A benchmark: overhead, discrimination
+bench-%: install
 	@$(BIN)/python benchmarks/$(subst -,_,$*).py
 
 clean: ## Remove the environment and everything the service stored

@@ -11,7 +11,6 @@ about nine seconds of one core.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
 import os
@@ -36,6 +35,7 @@ from assay.sandbox import (
     choose_sandbox,
     open_sandbox,
 )
+from services.worker.hardware import hardware_class, read_cpu
 
 ROOT = Path(__file__).resolve().parent.parent
 PROFILE = "tiny"
@@ -175,15 +175,6 @@ def codebases(environment: Environment, edits: list[Path]) -> dict[str, dict[str
     return made
 
 
-def cpu_class() -> str:
-    """The hardware class of this machine's CPU, as far as this environment cares."""
-    with contextlib.suppress(OSError):
-        flags = Path("/proc/cpuinfo").read_text()
-        if "avx512_bf16" in flags or "amx_bf16" in flags:
-            return "cpu-bf16"
-    return "cpu-fp32"
-
-
 def report(results: dict[str, list[Result]]) -> dict[str, Any]:
     """Print the table and return the figures."""
     baseline = [r.metric for r in results["baseline"]]
@@ -235,7 +226,7 @@ def main() -> None:
         settings, reason = choose_sandbox(arguments.sandbox, Path(scratch))
         print(f"sandbox: {reason}")
         data = prepare_data(environment, PROFILE, arguments.cache)
-        bench = Bench(environment, data, cpu_class(), settings)
+        bench = Bench(environment, data, hardware_class(read_cpu()), settings)
         start_evaluation_server()
         trees = codebases(environment, edits)
         results = measure_all(bench, trees, arguments.seeds, arguments.parallel)

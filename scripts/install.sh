@@ -31,7 +31,7 @@ if [ "$TORCH" = cpu ] && [ "$(uname -s)" = Linux ]; then
   pip install --quiet --retries 1 --no-deps --extra-index-url "$TORCH_INDEX" \
     "torch==${TORCH_VERSION}+cpu"
 else
-  pip install --quiet torch
+  pip install --quiet "torch==${TORCH_VERSION}"
 fi
 
 say "Installing Assay"

@@ -11,6 +11,7 @@ from assay.contracts.batch import ComparisonBody
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _HEADING = re.compile(r"^[\s>*#_`\d.)]*\[Experiment\][*_`:]*\s*", re.IGNORECASE)
+_CHANGES = re.compile(r"[*_`#]*\[Code Changes\]", re.IGNORECASE)
 
 
 def clean(text: str) -> str:
@@ -27,7 +28,7 @@ def one_line(text: str, width: int) -> str:
 def idea_title(text: str, width: int = 60) -> str:
     """A short name for an idea: its first line, without the `[Experiment]` heading."""
     for line in clean(text).splitlines():
-        stripped = _HEADING.sub("", line).strip()
+        stripped = _CHANGES.split(_HEADING.sub("", line))[0].strip()
         if stripped:
             return one_line(stripped, width)
     return "(empty)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import fnmatch
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from typing import Any
 from assay.contracts.environment import KnobSpec, RecipeSpec
 from assay.domain.errors import AssayError
 from assay.environments import Environment, prepare_data
+from assay.patching.paths import is_protected
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _codebase(environment: Environment, files: dict[str, str]) -> Iterator[Findi
                 broken.append(f"{name}:{error.lineno}: {error.msg}")
     yield Finding("codebase", bool(files) and not broken, "; ".join(broken) or _listed(files))
     for pattern in environment.manifest.codebase.protected:
-        hits = [name for name in files if fnmatch.fnmatch(name, pattern)]
+        hits = [name for name in files if is_protected(name, (pattern,))]
         yield Finding("protected", bool(hits), f"{pattern}: {_listed(hits) or 'matches no file'}")
     entry_points = environment.manifest.entry_points
     for argv in (entry_points.train, entry_points.predict or ()):

@@ -47,10 +47,15 @@ def agree_on_cost(
         parts.append(_of_ideator(thinker, epochs, context_chars))
     if not parts:
         return options
-    cap = options.max_cost_usd if options.max_cost_usd is not None else DEFAULT_CAP
+    cap = options.max_cost_usd
+    if cap is None and _has_price(executor):
+        cap = DEFAULT_CAP
     for part in parts:
         out.say(part)
-    out.say(f"No model call starts once {cap} USD are spent (--max-cost).")
+    if cap is None:
+        out.say(f"No price is known for {executor}, so what it spends is not capped.")
+    else:
+        out.say(f"No model call starts once {cap} USD are spent (--max-cost).")
     if out.interactive and not yes:
         import typer
 
@@ -74,6 +79,13 @@ def is_offline(model: ModelName) -> bool:
     from assay.llm.names import Provider
 
     return model.provider is Provider.OFFLINE
+
+
+def _has_price(name: str) -> bool:
+    from assay.llm.interface import Usage
+    from assay.llm.prices import price
+
+    return price(parse_model(name), Usage()) is not None
 
 
 def _of_executor(
@@ -107,5 +119,5 @@ def _of_ideator(model: ModelName, epochs: int, context_chars: int) -> str:
 
 def _between(low: Decimal | None, high: Decimal | None) -> str:
     if low is None or high is None:
-        return "price unknown: the cap cannot be kept"
+        return "price unknown"
     return f"{low:.2f} to {high:.2f} USD"

@@ -47,7 +47,7 @@ def check(
             f"The path {path!r} {problem}. Use paths exactly as the codebase lists them.",
         )
     folded = _fold(path)
-    if any(_covers(_fold(pattern), folded) for pattern in protected):
+    if is_protected(path, protected):
         raise PatchRefused(
             RefusalCode.PROTECTED,
             f"`{path}` is protected and must not be changed, created or deleted. "
@@ -60,6 +60,12 @@ def check(
             )
     if path not in files:
         _check_new(path, folded, files)
+
+
+def is_protected(path: str, protected: Sequence[str]) -> bool:
+    """Whether a glob, or a folder, of `protected` covers the path."""
+    folded = _fold(path)
+    return any(_covers(_fold(pattern), folded) for pattern in protected)
 
 
 def _malformed(path: str) -> str | None:
