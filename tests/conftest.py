@@ -32,6 +32,12 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     yield from _postgres()
 
 
+@pytest.fixture
+def postgres() -> Iterator[Database]:
+    """A migrated, empty database on Postgres."""
+    yield from _postgres()
+
+
 def _postgres() -> Iterator[Database]:
     name = f"assay_test_{uuid.uuid4().hex[:12]}"
     admin = create_engine(POSTGRES, isolation_level="AUTOCOMMIT")

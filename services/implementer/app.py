@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from importlib import metadata
 from typing import Any
 
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -25,6 +27,7 @@ from services.implementer.routers import (
     searches,
 )
 
+_UPLOAD = re.compile(r"/internal/v1/attempts/[^/]+/artifacts/[^/]+")
 _CONTENT = {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 #: Every endpoint may answer with a problem; FastAPI would describe its own error shape for 422.
 _RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -94,7 +97,7 @@ class BodyLimit:
         self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or "/artifacts/" in scope["path"]:
+        if scope["type"] != "http" or _is_upload(scope):
             await self._app(scope, receive, send)
             return
         size = 0
@@ -104,24 +107,32 @@ class BodyLimit:
             message = await receive()
             size += len(message.get("body", b""))
             if size > self._limit:
-                raise TooLargeError
+                raise TooLargeError(self._limit)
             return message
 
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         try:
             if declared.isdigit() and int(declared) > self._limit:
-                raise TooLargeError
+                raise TooLargeError(self._limit)
             await self._app(scope, counted, send)
         except TooLargeError:
             await self._refuse(scope, receive, send)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        detail = f"the body is larger than {self._limit} bytes; split the batch"
+        detail = TooLargeError(self._limit).detail
         response = problems.answer(
             Request(scope), 413, "The body is too large", "body_too_large", detail
         )
         await response(scope, receive, send)
 
 
-class TooLargeError(Exception):
-    """The body of a request passed the limit."""
+class TooLargeError(HTTPException):
+    """The body of a request passed the limit. FastAPI lets HTTP errors pass while it reads."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(413, f"the body is larger than {limit} bytes; split the batch")
+
+
+def _is_upload(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return scope["method"] == "PUT" and _UPLOAD.fullmatch(path) is not None

@@ -16,6 +16,7 @@ from assay.environments.catalog import Catalog
 from assay.storage.database import Database
 from assay.storage.objects import ObjectStore
 from services.implementer.settings import ImplementerSettings
+from services.implementer.versions import Versions
 
 
 class Doorbells:
@@ -71,6 +72,9 @@ class Context:
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
     doorbells: Doorbells = field(default_factory=Doorbells)
     on_commit: Callable[[], None] = _nobody
+
+    def __post_init__(self) -> None:
+        self.environments = Versions(self.catalog, self.db, self.store)
 
     @contextmanager
     def write(self) -> Iterator[Session]:

@@ -11,6 +11,7 @@ call per sample: recorded answers are read back instead of being asked for again
 from __future__ import annotations
 
 import asyncio
+import functools
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from assay.llm.prices import price
 from assay.patching import PatchRefused, apply_answer, unified_diff
 from assay.storage import environments, implementations
 from assay.storage.implementations import CallRecord, Work
+from assay.storage.objects import ObjectStore
 from services.implementer.context import Context
 
 T = TypeVar("T")
@@ -160,9 +162,17 @@ class Loop:
         except asyncio.CancelledError:
             await asyncio.shield(self._after(key, CallRecord("cancelled", tries=tries)))
             raise
-        outcome = await asyncio.to_thread(self._judge_completion, completion)
-        await self._after(key, self._record(completion, outcome, max(tries, 1)))
+        # Paid for: it is recorded even if a sibling wins, or the batch is cancelled, meanwhile.
+        outcome = await asyncio.shield(self._take(key, completion, max(tries, 1)))
         return completion.text, outcome
+
+    async def _take(
+        self, key: tuple[str, int, int], completion: Completion, tries: int
+    ) -> dict[str, str] | Rejected:
+        """Judge an answer and record it."""
+        outcome = await asyncio.to_thread(self._judge_completion, completion)
+        await self._after(key, self._record(completion, outcome, tries))
+        return outcome
 
     def _before(self, session: Session, sample: int, revision: int) -> None:
         if not implementations.is_wanted(session, self.work.experiment):
@@ -290,7 +300,13 @@ def take_up(context: Context, experiment_id: str) -> tuple[Work, dict[str, str]]
         work = implementations.begin(context.db, session, experiment_id)
     if work is None:
         return None
-    return work, environments.get_codebase(context.store, work.baseline_codebase)
+    return work, _baseline(context.store, work.baseline_codebase)
+
+
+@functools.lru_cache(maxsize=16)
+def _baseline(store: ObjectStore, codebase: str) -> dict[str, str]:
+    """A baseline's files: the same for every idea of a batch, and never changed."""
+    return environments.get_codebase(store, codebase)
 
 
 def conclude(context: Context, work: Work, outcome: Patched | Failure) -> None:

@@ -37,6 +37,13 @@ def after(page: PageRequest, filters: dict[str, Any]) -> Any:
     return key
 
 
+def position_of(key: Any) -> int:
+    """A cursor's key as the place of an idea in its batch. Raises BadParameter."""
+    if isinstance(key, int) and 0 <= key < 2**31:
+        return key
+    raise BadParameter.field("cursor", "not a cursor of this API; pass `next_cursor` as it came")
+
+
 def page_of(
     rows: Sequence[Row],
     page: PageRequest,

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from assay.domain.errors import Unavailable
@@ -20,6 +21,7 @@ from services.implementer.loop import Loop, NoLongerWantedError, conclude, take_
 log = logging.getLogger(__name__)
 #: Faults of our own (a full disk, an unreachable store) after which an idea is given up.
 MAX_FAULTS = 5
+THREADS = 2
 
 
 class ImplementPool:
@@ -28,6 +30,9 @@ class ImplementPool:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._loop = asyncio.new_event_loop()
+        # Few threads for the database and for patching: ideas wait for models, not for these, and
+        # more would only crowd out whoever reports results.
+        self._loop.set_default_executor(ThreadPoolExecutor(THREADS, "implementer"))
         self._thread = threading.Thread(target=self._serve, name="implementer", daemon=True)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._executors: dict[str, Executor] = {}
@@ -71,7 +76,7 @@ class ImplementPool:
         while True:
             try:
                 found = await asyncio.to_thread(self._unfinished)
-            except Unavailable as error:
+            except Exception as error:  # without this look, lost messages would stay lost
                 log.warning("cannot look for ideas to implement: %s", error)
                 found = []
             for experiment_id in found:

@@ -127,7 +127,13 @@ def pointer(location: tuple[Any, ...]) -> str:
 
 def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    codes = {401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed"}
+    codes = {
+        401: "unauthorized",
+        403: "forbidden",
+        404: "not_found",
+        405: "method_not_allowed",
+        413: "body_too_large",
+    }
     code = codes.get(error.status_code, "http_error")
     headers = dict(error.headers) if error.headers else None
     detail = error.detail

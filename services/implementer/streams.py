@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import binascii
 import json
 from collections.abc import AsyncIterator, Callable
 
@@ -13,6 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import EventBody
+from assay.domain.errors import InvalidInput
 from assay.storage import schema
 from services.implementer.context import Context
 from services.implementer.views.batches import event_body
@@ -35,7 +37,10 @@ def event_page(session: Session, batch_id: str, start: int, limit: int) -> list[
         .order_by(schema.Event.id)
         .limit(limit)
     ).all()
-    return [event_body(row) for row in rows]
+    search = session.scalars(
+        select(schema.Batch.search_id).where(schema.Batch.id == batch_id)
+    ).one_or_none()
+    return [event_body(row, search) for row in rows]
 
 
 async def event_stream(request: Request, context: Context, batch_id: str, start: int) -> Response:
@@ -126,4 +131,7 @@ def stream(lines: AsyncIterator[str]) -> StreamingResponse:
 
 def decode_piece(data: str) -> bytes:
     """Log bytes as a worker sends them."""
-    return base64.b64decode(data, validate=True)
+    try:
+        return base64.b64decode(data, validate=True)
+    except binascii.Error as error:
+        raise InvalidInput.field("/logs", f"is not base64: {error}") from None

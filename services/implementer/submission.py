@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from assay.contracts.batch import BatchOptions, BatchRequest
+from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
 from assay.domain.errors import FieldError, InvalidInput, NotFound, Unavailable
 from assay.domain.states import WorkerState
 from assay.environments.catalog import Environment
@@ -19,7 +20,7 @@ from services.implementer.context import Context
 def known_environment(context: Context, name: str) -> Environment:
     """The environment of that name. Raises InvalidInput that names the field."""
     try:
-        return context.catalog.get(name)
+        return context.environments.get(name)
     except NotFound as error:
         raise InvalidInput(
             str(error),
@@ -79,17 +80,32 @@ def check_batch(context: Context, request: BatchRequest) -> Environment:
     environment.profile(request.profile)
     check_models(context, request.executor)
     check_cap(request.executor, request.options)
-    keys = Counter(idea.client_key for idea in request.ideas if idea.client_key is not None)
+    check_client_keys(request.ideas)
+    context.store.check()
+    return environment
+
+
+def check_client_keys(ideas: Sequence[IdeaRequest]) -> None:
+    """Refuse ideas of which two have the same key. Raises InvalidInput that names the field."""
+    keys = Counter(idea.client_key for idea in ideas if idea.client_key is not None)
     doubled = [key for key, n in keys.items() if n > 1]
     if doubled:
-        places = [i for i, idea in enumerate(request.ideas) if idea.client_key == doubled[0]]
+        places = [i for i, idea in enumerate(ideas) if idea.client_key == doubled[0]]
         raise InvalidInput.field(
             f"/ideas/{places[1]}/client_key",
             f"{doubled[0]!r} is already used by idea {places[0]}; keys are unique in a batch",
             "duplicate_client_key",
         )
-    context.store.check()
-    return environment
+
+
+def check_search(session: Session, search_id: str | None, owner: str) -> None:
+    """Refuse a batch of a search that is not the owner's. Raises InvalidInput."""
+    if search_id is None:
+        return
+    search = session.get(schema.Search, search_id)
+    if search is None or search.owner != owner:
+        message = f"there is no search {search_id!r}"
+        raise InvalidInput.field("/search", message, "unknown_search")
 
 
 def register(context: Context, environment: Environment) -> str:

@@ -14,6 +14,7 @@ from assay.storage import schema
 
 Stream = Literal["train", "score"]
 MAX_LOG_PAGE = 1 << 20
+MAX_OFFSET = 1 << 62
 
 
 class LogReading(NamedTuple):

@@ -50,7 +50,8 @@ def serve(
     except ValidationError as error:
         for problem in error.errors():
             where = ".".join(map(str, problem["loc"]))
-            typer.echo(f"assay serve: {where}: {problem['msg']}", err=True)
+            text = problem["msg"].removeprefix("Value error, ")
+            typer.echo(f"assay serve: {where + ': ' if where else ''}{text}", err=True)
         raise typer.Exit(2) from None
     except (AssayError, OSError) as error:
         typer.echo(f"assay serve: {error}", err=True)
@@ -83,7 +84,7 @@ def _announce(service: LocalService) -> None:
     facts: dict[str, Any] = {
         "event": "ready",
         "api": service.api_url,
-        "database": settings.database_url or str(settings.database_path),
+        "database": str(settings.database_path),
         "objects": str(settings.objects_path),
         "log": str((settings.data_dir / "service.log").resolve()),
     }

@@ -22,7 +22,7 @@ from assay.environments.catalog import Catalog
 from assay.storage import workers
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
-from assay.storage.outbox import Topic, relay
+from assay.storage.outbox import Relay, Topic
 from services.implementer.app import create_app
 from services.implementer.context import Context
 from services.implementer.pool import ImplementPool
@@ -104,10 +104,15 @@ class LocalService:
         self.context.on_commit = self._news.set
 
     def _start_api(self) -> None:
-        hosts = ["127.0.0.1", "localhost", "::1"] if self.settings.listens_here_only else None
+        hosts = ["127.0.0.1", "localhost", "[::1]"] if self.settings.listens_here_only else None
         app = create_app(self.context, allowed_hosts=hosts)
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, timeout_graceful_shutdown=3, lifespan="off"
+            app,
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=3,
+            lifespan="off",
         )
         self._server = uvicorn.Server(config)
         self._thread("api", lambda: self._server.run(sockets=[self._socket]))
@@ -158,12 +163,15 @@ class LocalService:
                 Topic.WORKER: lambda _: self.worker.ring(),
             }
         )
+        relay = Relay(self.db, dispatcher)
         while not self._stopping.is_set():
-            self._news.wait(RELAY_SECONDS)
+            has_news = self._news.wait(RELAY_SECONDS)
             self._news.clear()
             try:
-                while relay(self.db, dispatcher):
+                while relay.deliver():
                     pass
+                if not has_news:
+                    relay.tidy()
             except Unavailable as error:
                 log.warning("messages wait in the outbox: %s", error)
 

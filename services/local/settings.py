@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from assay.settings import ServiceSettings
 
 
-class LocalSettings(BaseSettings):
+class LocalSettings(ServiceSettings):
     """Where the embedded service keeps things and where it listens."""
 
     model_config = SettingsConfigDict(env_prefix="ASSAY_LOCAL_", extra="forbid")
@@ -20,14 +22,11 @@ class LocalSettings(BaseSettings):
     port: int = Field(8000, ge=0, le=65535, description="0: any free port.")
     sandbox: Literal["auto", "bubblewrap", "subprocess"] = "auto"
     cpus: int | None = Field(None, ge=1, description="Slots of the worker; all cores if not set.")
-    database_url: str | None = Field(
-        None, description="A Postgres URL; by default SQLite in the data folder."
-    )
 
     @property
     def url(self) -> str:
-        """The database's URL."""
-        return self.database_url or f"sqlite:///{self.database_path}"
+        """The database's URL: SQLite, since one process per folder is what the lock ensures."""
+        return f"sqlite:///{self.database_path}"
 
     @property
     def database_path(self) -> Path:

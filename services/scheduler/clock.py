@@ -11,13 +11,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from sqlalchemy import update
-
 from assay.domain.errors import AssayError, Fenced
 from assay.domain.ids import new_id
 from assay.domain.placement import place
-from assay.domain.states import WorkerState
-from assay.storage import attempts, leader, schema
+from assay.storage import attempts, leader, measurements, workers
 from assay.storage.database import Database
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state import demands, supplies
@@ -97,37 +94,36 @@ class Scheduler:
             attempts.renew_all(session, self._db.now(session) + self._settings.lease)
 
     def _reconcile(self) -> None:
-        """Expire leases. Reads first: on most ticks there is nothing to write."""
+        """Lose silent workers, expire leases. On most ticks there is nothing to write."""
         with self._db.read() as session:
             now = self._db.now(session)
+            silent = workers.any_silent(session, now - self._settings.lease)
             expired = attempts.any_expired(session, now)
+        if silent:
+            with self._db.write() as session:
+                leader.check(self._db, session, self._epoch or 0)
+                workers.lose_silent(session, now - self._settings.lease)
         if not expired:
             return
         with self._db.write() as session:
-            leader.check(session, self._epoch or 0)
+            leader.check(self._db, session, self._epoch or 0)
             lost = attempts.expire(self._db, session, now)
-            session.execute(
-                update(schema.Worker)
-                .where(
-                    schema.Worker.state == WorkerState.ACTIVE.value,
-                    schema.Worker.last_seen_at < now - self._settings.lease,
-                )
-                .values(state=WorkerState.LOST.value)
-            )
         log.warning("%d attempts lost: their leases ran out", lost)
 
     def _assign(self) -> int:
         with self._db.read() as session:
             free = supplies(session, self._db.now(session), self._settings.lease)
-            if not any(supply.cpus > 0 for supply in free):
+            free = [supply for supply in free if supply.cpus > 0]
+            if not free:
                 return 0
-            waiting = demands(session, self._settings.queue_window)
+            waiting = demands(session, self._settings.queue_window, free)
         placements = place(waiting, free)
         if not placements:
             return 0
         made = 0
         with self._db.write() as session:
-            leader.check(session, self._epoch or 0)
+            leader.check(self._db, session, self._epoch or 0)
+            measurements.hold(session, [placement.measurement for placement in placements])
             for placement in placements:
                 if attempts.assign(self._db, session, placement, self._settings.lease):
                     made += 1

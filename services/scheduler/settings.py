@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from assay.settings import ServiceSettings
 
 
-class SchedulerSettings(BaseSettings):
+class SchedulerSettings(ServiceSettings):
     """How often the clock ticks and how long leases live."""
 
     model_config = SettingsConfigDict(env_prefix="ASSAY_SCHEDULER_", extra="forbid")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, and_, false, func, or_, select, true
 from sqlalchemy.orm import Session
 
 from assay.domain.placement import Demand, Supply
@@ -13,11 +14,27 @@ from assay.domain.states import AttemptState, MeasurementState, WorkerState
 from assay.storage import schema
 
 
-def demands(session: Session, limit: int) -> list[Demand]:
-    """Queued measurements, the oldest of the highest priority first."""
-    rows = session.scalars(
-        select(schema.Measurement)
-        .where(schema.Measurement.state == MeasurementState.QUEUED.value)
+def demands(session: Session, limit: int, free: Sequence[Supply]) -> list[Demand]:
+    """Queued measurements that could start now, the oldest of the highest priority first.
+
+    What fits nowhere now is left out: else a long queue for a class without workers would fill
+    the window, and nothing behind it would ever be looked at.
+    """
+    table = schema.Measurement
+    rows = session.execute(
+        select(
+            table.id,
+            table.cpus,
+            table.gpus,
+            table.memory_bytes,
+            table.hardware_class,
+            table.priority,
+            table.budget_seconds,
+            table.queued_at,
+            table.needs_isolation,
+            table.infrastructure_failures,
+        )
+        .where(schema.Measurement.state == MeasurementState.QUEUED.value, or_(*map(_fits, free)))
         .order_by(
             schema.Measurement.priority.desc(),
             schema.Measurement.queued_at,
@@ -41,6 +58,17 @@ def demands(session: Session, limit: int) -> list[Demand]:
         )
         for row in rows
     ]
+
+
+def _fits(supply: Supply) -> ColumnElement[bool]:
+    table = schema.Measurement
+    return and_(
+        table.hardware_class == supply.hardware_class,
+        table.cpus <= supply.cpus,
+        table.gpus <= supply.gpus,
+        table.memory_bytes <= supply.memory_bytes,
+        or_(true() if supply.isolated else false(), table.needs_isolation.is_(False)),
+    )
 
 
 def _lost_by(session: Session, measurements: list[str]) -> dict[str, set[str]]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import socket
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import SettingsConfigDict
 
+from assay.settings import ServiceSettings
 from services.worker.hardware import available_cpus, available_memory
 
 PREFIX = "ASSAY_WORKER_"
@@ -22,7 +22,7 @@ def _cache_home() -> Path:
     return Path(base) / "assay"
 
 
-class WorkerSettings(BaseSettings):
+class WorkerSettings(ServiceSettings):
     """What a worker offers and where it keeps things. Sizes in bytes, times in seconds."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
@@ -86,13 +86,3 @@ class WorkerSettings(BaseSettings):
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()
-
-    @model_validator(mode="after")
-    def _known_variables_only(self) -> WorkerSettings:
-        known = {PREFIX + name.upper() for name in type(self).model_fields}
-        for variable in sorted(os.environ):
-            if variable.upper().startswith(PREFIX) and variable.upper() not in known:
-                close = difflib.get_close_matches(variable.upper(), known, n=1)
-                hint = f"; did you mean {close[0]}?" if close else ""
-                raise ValueError(f"{variable} is not a setting of the worker{hint}")
-        return self

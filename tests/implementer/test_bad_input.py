@@ -271,3 +271,53 @@ def test_database_on_a_full_disk(api: TestClient, context: Context) -> None:
     finally:
         event.remove(context.db.engine, "connect", no_growth)
         context.db.dispose()
+
+
+BIG = 2**70
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"search": "a\x00b"},
+        {"epoch": BIG},
+        {"hardware_class": "h" * 65},
+        {"metadata": {"a\x00": "b"}},
+        {"ideas": [{"text": "x", "parents": ["a\x00b"]}]},
+        {"ideas": [{"text": "x", "parents": ["\ud800"]}]},
+    ],
+)
+def test_values_that_no_database_keeps(api: TestClient, change: dict[str, Any]) -> None:
+    headers = {"content-type": "application/json"}
+    response = api.post("/v1/batches", content=json.dumps(batch() | change), headers=headers)
+    assert response.status_code == 422, response.text
+
+
+@pytest.mark.parametrize("value", ["a\x00", "\ud800", float("nan")])
+def test_a_configuration_that_no_database_keeps(api: TestClient, value: Any) -> None:
+    headers = {"content-type": "application/json"}
+    body = {"environment": "count", "profile": "tiny", "strategy": "x", "epochs": 1}
+    body |= {"batch_size": 1, "config": {"a": [value]}}
+    response = api.post("/v1/searches", content=json.dumps(body), headers=headers)
+    assert response.status_code == 422, response.text
+
+
+def test_a_search_that_is_not_there(api: TestClient) -> None:
+    response = api.post("/v1/batches", json=batch(search="srch_none"))
+    refused(response, 422, "unknown_search", "srch_none")
+
+
+def test_numbers_that_are_too_large(api: TestClient) -> None:
+    for path in ("batches/b/events?after=", "experiments/e/logs?offset="):
+        refused(api.get(f"/v1/{path}{BIG}"), 400, "invalid_parameter")
+
+
+def test_a_body_over_the_limit_that_does_not_say_its_length(context: Context) -> None:
+    context.settings.max_body_bytes = 2_000
+    body = json.dumps(batch("x" * 3_000)).encode()
+    # `artifacts` in the path lifts the limit only for uploads of workers.
+    with TestClient(create_app(context), raise_server_exceptions=False) as api:
+        for method, path in (("POST", "/v1/batches"), ("PUT", "/v1/searches/artifacts/epochs/0")):
+            headers = {"content-type": "application/json"}
+            response = api.request(method, path, content=iter([body]), headers=headers)
+            refused(response, 413, "body_too_large", "split")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from starlette.testclient import TestClient
 
+from assay.storage import implementations, schema
 from services.implementer.context import Context
 from tests.implementer.conftest import batch
 
@@ -66,6 +68,16 @@ def test_an_idempotency_key_cannot_be_used_for_another_body(api: TestClient) -> 
     assert len(api.get("/v1/batches").json()["data"]) == 1
 
 
+def test_what_was_accepted_is_answered_again_though_it_would_now_be_refused(
+    api: TestClient, environments: Path
+) -> None:
+    headers = {"Idempotency-Key": "k1"}
+    first = api.post("/v1/batches", json=batch(), headers=headers)
+    (environments / "count" / "environment.toml").write_text("not a manifest")
+    again = api.post("/v1/batches", json=batch(), headers=headers)
+    assert (again.status_code, again.json()) == (202, first.json())
+
+
 def test_a_refused_request_may_be_corrected_under_its_key(api: TestClient) -> None:
     headers = {"Idempotency-Key": "k1"}
     assert api.post("/v1/batches", json=batch(profile="x"), headers=headers).status_code == 422
@@ -114,6 +126,11 @@ def test_events_as_pages_and_as_a_stream_that_resumes(api: TestClient) -> None:
     api.post(f"{url}/cancel")
     events = api.get(f"{url}/events").json()["data"]
     assert [e["type"] for e in events] == ["experiment.changed"] * 2 + ["batch.finished"]
+    assert {e["search"] for e in events} == {None}
+    page = api.get(f"{url}/events?limit=2").json()
+    rest = api.get(f"{url}/events?cursor={page['next_cursor']}").json()
+    assert [e["id"] for e in page["data"] + rest["data"]] == [e["id"] for e in events]
+    assert rest["next_cursor"] is None
     after_first = {"Accept": "text/event-stream", "Last-Event-ID": str(events[0]["id"])}
     with api.stream("GET", f"{url}/events", headers=after_first) as stream:
         lines = [line for line in stream.iter_lines() if line.startswith("id: ")]
@@ -161,3 +178,37 @@ def test_a_host_name_that_is_not_ours_is_refused(context: Context) -> None:
     app = create_app(context, allowed_hosts=["127.0.0.1", "localhost"])
     with TestClient(app, base_url="http://rebound.example") as api:
         assert api.get("/v1/batches").status_code == 400
+
+
+def test_the_etag_changes_with_the_cost_of_calls(api: TestClient, context: Context) -> None:
+    created = api.post("/v1/batches", json=batch()).json()
+    before = api.get(f"/v1/batches/{created['id']}").headers["etag"]
+    with context.db.write() as session:
+        implementation = session.query(schema.Implementation).one()
+        implementations.before_call(context.db, session, implementation.id, 0, 0, "1")
+    after = api.get(f"/v1/batches/{created['id']}", headers={"If-None-Match": before})
+    assert after.status_code == 200
+
+
+def test_a_batch_of_an_environment_that_has_changed_since_can_still_be_read(
+    api: TestClient, environments: Path
+) -> None:
+    body = submit(api)
+    train = environments / "count" / "codebase" / "train.py"
+    train.write_text(train.read_text() + "# changed\n")
+    old, new = (api.get(f"/v1/environments/{n}").json() for n in (body["environment"], "count"))
+    assert old["id"] == body["environment"] != new["id"]
+    old_files, new_files = (
+        api.get(f"/v1/environments/{e['id']}/codebase").json()["files"] for e in (old, new)
+    )
+    assert "# changed" not in old_files["train.py"]
+    assert "# changed" in new_files["train.py"]
+    assert submit(api, environment=body["environment"])["environment"] == body["environment"]
+    assert api.get("/v1/environments/count@000000000000").status_code == 422
+
+
+def test_this_machine_is_let_in_by_its_ipv6_address(context: Context) -> None:
+    from services.implementer.app import create_app
+
+    with TestClient(create_app(context, allowed_hosts=["localhost", "[::1]"])) as api:
+        assert api.get("/healthz", headers={"Host": "[::1]:8000"}).status_code == 200

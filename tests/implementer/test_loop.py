@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -16,7 +17,14 @@ from assay.domain.states import Failure
 from assay.llm import Completion, ImplementRequest, OnTry, Usage, open_executor
 from assay.storage import batches, environments, implementations, schema
 from services.implementer.context import Context
-from services.implementer.loop import Loop, NoLongerWantedError, Patched, conclude, take_up
+from services.implementer.loop import (
+    Loop,
+    NoLongerWantedError,
+    Patched,
+    Rejected,
+    conclude,
+    take_up,
+)
 from tests.implementer.conftest import batch
 from tests.llm import anthropic_server
 from tests.llm.http_server import serve
@@ -289,3 +297,35 @@ def test_the_anthropic_path_against_a_server_that_speaks_its_wire_format(
     assert [first.code, second.code] == ["no_match", "truncated"]
     assert [first.tries, second.tries, third.tries] == [2, 2, 1]
     assert third.thinking == "Fours it is."
+
+
+def test_an_answer_that_was_paid_for_is_recorded_though_the_idea_is_cancelled(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = submit(context, samples=1, revisions=0)
+    taken = take_up(context, experiment)
+    assert taken is not None
+    judging, go_on = threading.Event(), threading.Event()
+
+    def judge(self: Loop, completion: Completion) -> Rejected:
+        judging.set()
+        go_on.wait(10)
+        return Rejected("refused", "no")
+
+    monkeypatch.setattr(Loop, "_judge_completion", judge)
+
+    async def run() -> None:
+        task = asyncio.create_task(
+            Loop(context, taken[0], Scripted(lambda _: GOOD), taken[1]).run()
+        )
+        await asyncio.to_thread(judging.wait, 10)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        go_on.set()
+        while asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    (row,) = samples(context, experiment)
+    assert row.state == "refused"
+    assert row.cost_usd

@@ -165,6 +165,16 @@ def test_infrastructure_failures_are_retried_but_not_for_ever(world: World) -> N
     assert experiment.failure["code"] == "infrastructure"
 
 
+def test_planned_stops_of_a_worker_are_no_failures(world: World) -> None:
+    batch, _, measurement = one(world)
+    stopped = Failure(FailureStage.START, "worker_stopped", "told to stop", retryable=True)
+    for _ in range(MAX_INFRASTRUCTURE_FAILURES + 2):
+        world.measure(measurement, Outcome(AttemptState.FAILED, stopped, infrastructure=True))
+        assert world.state(measurement) == "queued"
+    world.measure(measurement)
+    assert world.experiments(batch)[0].state == "succeeded"
+
+
 def test_identical_codebases_share_one_measurement(world: World) -> None:
     batch = world.submit("one", "two")
     first, second = (e.id for e in world.experiments(batch))
@@ -289,7 +299,7 @@ def test_messages_are_delivered_after_the_commit_and_not_without_it(world: World
         def send(self, topic: outbox.Topic, key: str) -> None:
             self.sent.append((topic.value, key))
 
-    outbox.relay(world.db, Recorder())
+    outbox.Relay(world.db, Recorder()).deliver()
 
     def post_and_fail() -> None:
         with world.db.write() as session:
@@ -300,9 +310,13 @@ def test_messages_are_delivered_after_the_commit_and_not_without_it(world: World
         post_and_fail()
     batch = world.submit("an idea")
     recorder = Recorder()
-    outbox.relay(world.db, recorder)
-    assert recorder.sent == [("implement", world.experiments(batch)[0].id)]
-    assert outbox.relay(world.db, recorder) == 0
+    relay = outbox.Relay(world.db, recorder)
+    message = ("implement", world.experiments(batch)[0].id)
+    relay.deliver()
+    assert recorder.sent[-1] == message
+    assert relay.deliver() == 0
+    relay.tidy()
+    assert outbox.Relay(world.db, recorder).deliver() == 0
 
 
 def test_one_leader_at_a_time_and_a_paused_one_cannot_act(world: World) -> None:
@@ -313,7 +327,7 @@ def test_one_leader_at_a_time_and_a_paused_one_cannot_act(world: World) -> None:
     assert leader.acquire(world.db, "a", TTL) is None
     with pytest.raises(Fenced):
         with world.db.write() as session:
-            leader.check(session, first)
+            leader.check(world.db, session, first)
     assert leader.acquire(world.db, "b", TTL, second) == second  # it renews
     restarted = leader.acquire(world.db, "b", TTL)
     assert restarted == second + 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -10,15 +12,23 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from assay.contracts.base import Page
+from assay.contracts.base import MAX_INTEGER, Page
 from assay.contracts.batch import BatchBody, BatchRequest, EventBody
+from assay.domain.errors import NotFound
 from assay.domain.isolation import needs_isolation
 from assay.domain.states import BatchState
+from assay.environments.catalog import Environment
 from assay.storage import batches, idempotency, schema
 from assay.storage.rows import get
 from services.implementer import pricing, submission
 from services.implementer.context import Context
-from services.implementer.dependencies import ContextDep, KeyDep, OwnerDep, PageDep
+from services.implementer.dependencies import (
+    ContextDep,
+    KeyDep,
+    OwnerDep,
+    PageDep,
+    PageRequest,
+)
 from services.implementer.paging import after, page_of
 from services.implementer.streams import event_page, event_stream, wants_stream
 from services.implementer.views.batches import batch_body
@@ -40,12 +50,29 @@ def create(
     dry_run: Annotated[bool, Query(description="Check and price only.")] = False,
 ) -> Response:
     """Submit ideas. The batch is the long-running operation: poll it or follow its events."""
-    environment = submission.check_batch(context, request)
-    if dry_run:
-        return JSONResponse(pricing.dry_run(request, environment))
+    fingerprint = idempotency.fingerprint("POST /v1/batches", request.model_dump_json())
+    done = None if dry_run else idempotency.replay(context.db, owner, key, fingerprint)
+    if done is None:
+        environment = submission.check_batch(context, request)
+        if dry_run:
+            return JSONResponse(pricing.dry_run(request, environment))
+        store = _storing(context, request, environment, owner)
+        done = idempotency.once(context.db, owner, key, fingerprint, store)
+        context.on_commit()
+    headers = {"Location": done.body["links"]["self"]}
+    if done.replayed:
+        headers["Idempotent-Replayed"] = "true"
+    return JSONResponse(done.body, done.status, headers)
+
+
+def _storing(
+    context: Context, request: BatchRequest, environment: Environment, owner: str
+) -> Callable[[Session], tuple[int, dict[str, Any]]]:
+    """What stores a checked batch, in a transaction, and gives the answer."""
     environment_id = submission.register(context, environment)
 
     def action(session: Session) -> tuple[int, dict[str, Any]]:
+        submission.check_search(session, request.search, owner)
         hardware_class = submission.choose_hardware_class(
             session,
             environment,
@@ -63,13 +90,7 @@ def create(
         batch = get(session, schema.Batch, batch_id, "batch")
         return 202, batch_body(session, batch).wire()
 
-    fingerprint = idempotency.fingerprint("POST /v1/batches", request.model_dump_json())
-    done = idempotency.once(context.db, owner, key, fingerprint, action)
-    context.on_commit()
-    headers = {"Location": done.body["links"]["self"]}
-    if done.replayed:
-        headers["Idempotent-Replayed"] = "true"
-    return JSONResponse(done.body, done.status, headers)
+    return action
 
 
 @router.get("/batches")
@@ -103,7 +124,9 @@ def list_(
 def owned_batch(session: Session, batch_id: str, owner: str) -> schema.Batch:
     """A batch of that owner. Raises NotFound, also for another owner's."""
     batch = get(session, schema.Batch, batch_id, "batch")
-    return batch if batch.owner == owner else get(session, schema.Batch, "", "batch")
+    if batch.owner != owner:
+        raise NotFound(f"batch {batch_id!r} was not found")
+    return batch
 
 
 @router.get("/batches/{batch_id}", response_model=BatchBody)
@@ -117,7 +140,7 @@ def read(
     with context.db.read() as session:
         batch = owned_batch(session, batch_id, owner)
         body = batch_body(session, batch)
-    tag = _tag(body, batch.version)
+    tag = _tag(body)
     headers = {"ETag": tag}
     if body.finished_at is None:
         headers["Retry-After"] = "1"
@@ -126,10 +149,9 @@ def read(
     return JSONResponse(body.wire(), headers=headers)
 
 
-def _tag(body: BatchBody, version: int) -> str:
-    # The baseline is shared between batches, so it is not covered by the batch's version.
-    measured = f"{body.baseline.n}-{body.baseline.pending}" if body.baseline else ""
-    return f'"{version}-{measured}"'
+def _tag(body: BatchBody) -> str:
+    # Of the whole body: calls and baselines change it, too, and raise no version.
+    return f'"{hashlib.sha256(body.model_dump_json().encode()).hexdigest()[:32]}"'
 
 
 @router.post("/batches/{batch_id}/cancel")
@@ -153,23 +175,27 @@ async def events(
     context: ContextDep,
     owner: OwnerDep,
     page: PageDep,
-    after_id: Annotated[int, Query(alias="after", ge=0)] = 0,
-    last_event_id: Annotated[int | None, Header(ge=0)] = None,
+    after_id: Annotated[int, Query(alias="after", ge=0, le=MAX_INTEGER)] = 0,
+    last_event_id: Annotated[int | None, Header(ge=0, le=MAX_INTEGER)] = None,
 ) -> Any:
     """What changed: a page of JSON, or a stream with `Accept: text/event-stream`.
 
     A stream resumes after `Last-Event-ID` and ends after `batch.finished`.
     """
     start = max(after_id, last_event_id or 0)
+    found = await run_in_threadpool(_event_page, context, batch_id, owner, start, page)
     if wants_stream(request):
-        await run_in_threadpool(_event_page, context, batch_id, owner, start, 1)
         return await event_stream(request, context, batch_id, start)
-    return await run_in_threadpool(_event_page, context, batch_id, owner, start, page.limit)
+    return found
 
 
 def _event_page(
-    context: Context, batch_id: str, owner: str, start: int, limit: int
+    context: Context, batch_id: str, owner: str, start: int, page: PageRequest
 ) -> Page[EventBody]:
+    filters = {"batch": batch_id}
+    last = after(page, filters)
+    start = max(start, last if isinstance(last, int) else 0)
     with context.db.read() as session:
         owned_batch(session, batch_id, owner)
-        return Page(data=event_page(session, batch_id, start, limit))
+        events = event_page(session, batch_id, start, page.limit + 1)
+    return page_of(events, page, filters, lambda e: e.id, lambda e: e)

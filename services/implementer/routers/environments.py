@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from assay.contracts.base import Name, Page, Request
+from assay.contracts.base import Name, Page, Request, ShortName
 from assay.contracts.environment import BaselineBody, CodebaseFiles, EnvironmentBody
 from assay.environments.catalog import Environment
 from assay.storage import batches, schema
@@ -29,25 +29,25 @@ class BaselineRequest(Request):
     seeds: list[Annotated[int, Field(ge=0, le=2**31 - 1)]] = Field(
         [0, 1, 2, 3, 4], min_length=1, max_length=64
     )
-    hardware_class: Name | None = None
+    hardware_class: ShortName | None = None
 
 
 @router.get("/environments")
 def list_(context: ContextDep) -> Page[EnvironmentBody]:
     """The environments this service knows."""
-    return Page(data=[environment_body(e) for e in context.catalog.all()])
+    return Page(data=[environment_body(e) for e in context.environments.all()])
 
 
 @router.get("/environments/{name}")
 def read(name: str, context: ContextDep) -> EnvironmentBody:
     """A research problem: statement, metric, profiles."""
-    return environment_body(context.catalog.get(name))
+    return environment_body(context.environments.get(name))
 
 
 @router.get("/environments/{name}/codebase")
 def codebase(name: str, context: ContextDep) -> CodebaseFiles:
     """The baseline codebase: everything an idea may read and change."""
-    environment = context.catalog.get(name)
+    environment = context.environments.get(name)
     return CodebaseFiles(id=environment.codebase_hash, files=environment.codebase)
 
 
@@ -59,7 +59,7 @@ def baseline(
     hardware_class: str | None = None,
 ) -> BaselineBody:
     """The baseline as measured on this service."""
-    environment = context.catalog.get(name)
+    environment = context.environments.get(name)
     environment.profile(profile)
     submission.register(context, environment)
     with context.db.read() as session:
@@ -72,7 +72,7 @@ def measure_baseline(
     name: str, request: BaselineRequest, context: ContextDep, owner: OwnerDep
 ) -> BaselineBody:
     """Ask for the baseline on some seeds; it is there when `pending` is 0."""
-    environment = context.catalog.get(name)
+    environment = context.environments.get(name)
     environment.profile(request.profile)
     context.store.check()
     environment_id = submission.register(context, environment)
@@ -84,7 +84,7 @@ def measure_baseline(
             get(session, schema.Environment, environment_id, "environment"),
             request.profile,
             hardware_class,
-            list(dict.fromkeys(request.seeds)),
+            sorted(set(request.seeds)),
             Terms(owner, needs_isolation=False),
         )
         return _body(session, environment, request.profile, hardware_class)

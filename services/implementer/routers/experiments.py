@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -24,7 +24,7 @@ from assay.storage import batches, environments, schema
 from assay.storage.rows import get
 from services.implementer import telemetry
 from services.implementer.dependencies import ContextDep, OwnerDep, PageDep
-from services.implementer.paging import after, page_of
+from services.implementer.paging import after, page_of, position_of
 from services.implementer.routers.batches import owned_batch
 from services.implementer.streams import log_stream, wants_stream
 from services.implementer.telemetry import LogReading, Stream
@@ -41,10 +41,15 @@ router = APIRouter(tags=["experiments"])
 def owned_experiment(session: Session, experiment_id: str, owner: str) -> schema.Experiment:
     """An experiment of that owner. Raises NotFound, also for another owner's."""
     experiment = get(session, schema.Experiment, experiment_id, "experiment")
-    batch = get(session, schema.Batch, experiment.batch_id, "batch")
-    if batch.owner != owner:
+    if batch_of(session, experiment_id).owner != owner:
         raise NotFound(f"experiment {experiment_id!r} was not found")
     return experiment
+
+
+def batch_of(session: Session, experiment_id: str) -> schema.Batch:
+    """The batch of an experiment that exists."""
+    experiment = get(session, schema.Experiment, experiment_id, "experiment")
+    return get(session, schema.Batch, experiment.batch_id, "batch")
 
 
 @router.get("/experiments")
@@ -67,7 +72,7 @@ def list_(
             owned_batch(session, batch, owner)
             query = query.where(table.batch_id == batch).order_by(table.position)
             if last is not None:
-                query = query.where(table.position > int(last))
+                query = query.where(table.position > position_of(last))
         else:
             query = query.order_by(table.id.desc())
             if last is not None:
@@ -137,8 +142,9 @@ def logs(
     context: ContextDep,
     owner: OwnerDep,
     stream: Stream = "train",
-    offset: Annotated[int, Query(ge=0)] = 0,
+    offset: Annotated[int, Query(ge=0, le=telemetry.MAX_OFFSET)] = 0,
     limit: Annotated[int, Query(ge=1, le=telemetry.MAX_LOG_PAGE)] = telemetry.MAX_LOG_PAGE,
+    last_event_id: Annotated[int | None, Header(ge=0, le=telemetry.MAX_OFFSET)] = None,
 ) -> Response:
     """The log of the first seed from a byte offset on; a stream with SSE.
 
@@ -157,10 +163,7 @@ def logs(
 
     first = reading(offset)
     if wants_stream(request):
-        last_event_id = request.headers.get("last-event-id", "")
-        return log_stream(
-            request, reading, int(last_event_id) if last_event_id.isdigit() else offset
-        )
+        return log_stream(request, reading, offset if last_event_id is None else last_event_id)
     return telemetry.log_response(first)
 
 
@@ -221,5 +224,6 @@ def implementation(
     """How an idea became a codebase: every sample with its diff, patch log and tokens."""
     with context.db.read() as session:
         row = get(session, schema.Implementation, implementation_id, "implementation")
-        owned_experiment(session, row.experiment_id, owner)
+        if batch_of(session, row.experiment_id).owner != owner:
+            raise NotFound(f"implementation {implementation_id!r} was not found")
         return implementation_body(session, row)

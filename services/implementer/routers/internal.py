@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import math
@@ -29,7 +28,6 @@ from assay.domain.states import AttemptState, Failure, FailureStage
 from assay.storage import attempts, environments, schema, workers
 from assay.storage.attempts import Outcome, Piece, Telemetry
 from assay.storage.objects import attempt_prefix, bundle_key, codebase_key
-from assay.storage.rows import get
 from services.implementer.context import Context
 from services.implementer.dependencies import ContextDep, WorkerDep, get_worker
 from services.implementer.streams import decode_piece
@@ -37,6 +35,8 @@ from services.implementer.views.measurements import worker_body
 
 router = APIRouter(tags=["worker"], include_in_schema=False, dependencies=[Depends(get_worker)])
 Sha256 = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
+FileName = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}$")]
+MANIFEST = "manifest.json"
 
 
 @router.post("/workers")
@@ -51,16 +51,17 @@ def register(request: WorkerRegistration, context: ContextDep, worker_id: Worker
 async def sync(
     worker: str, request: SyncRequest, context: ContextDep, worker_id: WorkerDep
 ) -> SyncResponse:
-    """What a worker holds against what it should hold; waits a while for news if there is none."""
+    """What a worker holds against what it should hold; waits a while for news if there is none.
+
+    What it holds may have changed while this waited, so news only ends the wait: the worker asks
+    again, and nothing is called lost for not being in an old list.
+    """
     if worker != worker_id:
         raise Fenced("this token belongs to another worker")
     response = await run_in_threadpool(_sync, context, worker_id, request)
-    deadline = asyncio.get_running_loop().time() + request.wait_seconds
-    while not (response.assign or response.stop or response.fenced):
-        left = deadline - asyncio.get_running_loop().time()
-        if left <= 0 or not await context.doorbells.wait(worker_id, left):
-            break
-        response = await run_in_threadpool(_sync, context, worker_id, request)
+    has_news = response.assign or response.stop or response.fenced
+    if request.wait_seconds > 0 and not has_news:
+        await context.doorbells.wait(worker_id, request.wait_seconds)
     return response
 
 
@@ -99,13 +100,15 @@ def progress(
 @router.put("/attempts/{attempt}/artifacts/{name}")
 async def put_artifact(
     attempt: str,
-    name: str,
+    name: FileName,
     request: Request,
     context: ContextDep,
     worker_id: WorkerDep,
     lease_token: Annotated[int, Query()],
 ) -> ManifestEntry:
     """Store a file of an attempt below the attempt's own prefix."""
+    if name == MANIFEST:
+        raise InvalidInput(f"{MANIFEST} is written when the attempt finishes")
     data = await _body(request, context.settings.max_artifact_bytes)
     return await run_in_threadpool(
         _put_artifact, context, attempt, worker_id, lease_token, name, data
@@ -145,21 +148,23 @@ def finish(
 ) -> FinishResponse:
     """The end of an attempt, committed once; repeating it gives the stored state."""
     with context.db.read() as session:
-        row = get(session, schema.Attempt, attempt, "attempt")
-        measurement = get(session, schema.Measurement, row.measurement_id, "measurement")
-        metric_name = environments.manifest(session, measurement.environment_id).metric.name
-    outcome = _outcome(request, row, metric_name)
+        measurement, environment = attempts.subject(
+            session, attempt, worker_id, request.lease_token
+        )
+        metric_name = environments.manifest(session, environment).metric.name
+    prefix = attempt_prefix(measurement, attempt, request.lease_token)
+    outcome = _outcome(request, metric_name, prefix)
     if outcome.artifacts:
         manifest = json.dumps(
             {
                 "attempt": attempt,
-                "measurement": measurement.id,
+                "measurement": measurement,
                 "files": list(outcome.artifacts),
             },
             sort_keys=True,
         )
         # Written last: an attempt with a manifest is complete.
-        context.store.put(f"{outcome.prefix}/manifest.json", manifest.encode())
+        context.store.put(f"{outcome.prefix}/{MANIFEST}", manifest.encode())
     telemetry = _telemetry(request.logs, request.points)
     with context.write() as session:
         state = attempts.finish(
@@ -168,7 +173,7 @@ def finish(
     return FinishResponse(state=state.value)
 
 
-def _outcome(request: FinishRequest, row: schema.Attempt, metric_name: str) -> Outcome:
+def _outcome(request: FinishRequest, metric_name: str, prefix: str) -> Outcome:
     metric = request.metrics.get(metric_name)
     succeeded = request.state == "succeeded"
     if succeeded and (metric is None or not math.isfinite(metric)):
@@ -187,7 +192,7 @@ def _outcome(request: FinishRequest, row: schema.Attempt, metric_name: str) -> O
         metric=metric if succeeded else None,
         metrics=request.metrics,
         provenance=request.provenance,
-        prefix=attempt_prefix(row.measurement_id, row.id, request.lease_token),
+        prefix=prefix,
         artifacts=tuple(entry.model_dump() for entry in request.artifacts),
         started=request.started,
         seconds=request.seconds or 0.0,

@@ -91,7 +91,7 @@ def logs(
     context: ContextDep,
     owner: OwnerDep,
     stream: Stream = "train",
-    offset: Annotated[int, Query(ge=0)] = 0,
+    offset: Annotated[int, Query(ge=0, le=telemetry.MAX_OFFSET)] = 0,
     limit: Annotated[int, Query(ge=1, le=telemetry.MAX_LOG_PAGE)] = telemetry.MAX_LOG_PAGE,
 ) -> Response:
     """The log of the newest attempt, from a byte offset on."""

@@ -118,6 +118,7 @@ def put_epoch(
     owner: OwnerDep,
 ) -> Response:
     """Store the ideas of the next epoch, before they are submitted."""
+    submission.check_client_keys(request.ideas)
     with context.write() as session:
         owned_search(session, search_id, owner)
         is_new = searches.put_epoch(context.db, session, search_id, number, request)

@@ -138,8 +138,8 @@ def best(session: Session, batch_ids: list[str], direction: Direction) -> BestSu
     return winner
 
 
-def event_body(row: schema.Event, search: str | None = None) -> EventBody:
-    """An event."""
+def event_body(row: schema.Event, search: str | None) -> EventBody:
+    """An event of a batch, which may be an epoch of a search."""
     return EventBody(
         id=row.id,
         type=row.type,

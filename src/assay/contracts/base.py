@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -38,7 +39,23 @@ def _no_nul(text: str) -> str:
     return text
 
 
+def _storable(value: Any) -> Any:
+    """Every database must be able to keep a document: no NUL, no NaN, no lone surrogate."""
+    if isinstance(value, str):
+        return _no_nul(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("must not contain NaN or infinite numbers")
+    if isinstance(value, dict):
+        return {_no_nul(str(name)): _storable(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_storable(item) for item in value]
+    return value
+
+
 Text = Annotated[str, AfterValidator(_no_nul)]
+JsonObject = Annotated[dict[str, Any], AfterValidator(_storable)]
+#: The largest integer that every database keeps.
+MAX_INTEGER = 2**63 - 1
 T = TypeVar("T")
 
 Name = Annotated[
@@ -46,6 +63,8 @@ Name = Annotated[
     AfterValidator(_no_nul),
     Field(min_length=1, max_length=200),
 ]
+#: A name that is a column of 64 characters.
+ShortName = Annotated[Text, Field(min_length=1, max_length=64)]
 
 
 class Page(Resource, Generic[T]):

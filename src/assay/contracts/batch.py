@@ -8,7 +8,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from assay.contracts.base import FailureBody, Name, Request, Resource, Text
+from assay.contracts.base import (
+    FailureBody,
+    Name,
+    Request,
+    Resource,
+    ShortName,
+    Text,
+)
 
 MAX_IDEA_BYTES = 64 * 1024
 MAX_IDEAS = 10_000
@@ -27,7 +34,9 @@ class IdeaRequest(Request):
         None, description="The submitter's own name for the idea, unique in the batch."
     )
     operator: Operator = "seed"
-    parents: list[str] = Field([], max_length=64, description="Experiments this idea builds on.")
+    parents: list[ShortName] = Field(
+        [], max_length=64, description="Experiments this idea builds on."
+    )
     thinking: Text | None = Field(None, description="Kept beside the idea; never executed.")
 
     @field_validator("text")
@@ -75,14 +84,14 @@ class BatchRequest(Request):
         "offline:literal", description="Who writes the diffs, as `provider:model[@base_url]`."
     )
     ideator: Name | None = Field(None, description="Who wrote the ideas, if not a person.")
-    hardware_class: Name | None = Field(
+    hardware_class: ShortName | None = Field(
         None, description="What to measure on; by default what the live workers have."
     )
     options: BatchOptions = BatchOptions()
-    search: str | None = Field(None, description="The search this batch is an epoch of.")
-    epoch: Annotated[int, Field(ge=0)] | None = None
+    search: Text | None = Field(None, description="The search this batch is an epoch of.")
+    epoch: Annotated[int, Field(ge=0, le=10_000)] | None = None
     metadata: dict[
-        Annotated[str, Field(max_length=64)], Annotated[Text, Field(max_length=512)]
+        Annotated[Text, Field(max_length=64)], Annotated[Text, Field(max_length=512)]
     ] = Field({}, max_length=16)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from assay.contracts.base import Name, Request, Resource
+from assay.contracts.base import JsonObject, Name, Request, Resource, ShortName, Text
 from assay.contracts.batch import MAX_IDEAS, IdeaRequest
 
 
@@ -16,15 +16,17 @@ class SearchRequest(Request):
 
     environment: Name
     profile: Name
-    strategy: Name
+    strategy: ShortName
     seed: int = Field(0, ge=0, le=2**31 - 1)
     epochs: int = Field(ge=1, le=10_000, description="Rounds after which the search is finished.")
     batch_size: int = Field(ge=1, le=MAX_IDEAS)
     ideator: Name = "offline:ideator"
     executor: Name = "offline:literal"
-    hardware_class: Name | None = None
-    config: dict[str, Any] = {}
-    metadata: dict[str, str] = Field({}, max_length=16)
+    hardware_class: ShortName | None = None
+    config: JsonObject = {}
+    metadata: dict[
+        Annotated[Text, Field(max_length=64)], Annotated[Text, Field(max_length=512)]
+    ] = Field({}, max_length=16)
 
 
 class EpochRequest(Request):

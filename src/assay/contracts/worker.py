@@ -8,11 +8,23 @@ answered with 409 `fenced`, and the worker discards the work.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from assay.contracts.base import FailureBody, Name, Request, Resource
+from assay.contracts.base import (
+    MAX_INTEGER,
+    FailureBody,
+    JsonObject,
+    Name,
+    Request,
+    Resource,
+    ShortName,
+    Text,
+)
+from assay.domain.states import FailureStage
+
+Token = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 
 
 class WorkerRegistration(Request):
@@ -20,14 +32,14 @@ class WorkerRegistration(Request):
 
     name: Name
     incarnation: Name
-    cpus: int = Field(ge=1)
-    gpus: int = Field(0, ge=0)
-    memory_bytes: int = Field(ge=1)
-    hardware_class: Name
-    sandbox: Name
+    cpus: int = Field(ge=1, le=1 << 20)
+    gpus: int = Field(0, ge=0, le=1 << 20)
+    memory_bytes: int = Field(ge=1, le=MAX_INTEGER)
+    hardware_class: ShortName
+    sandbox: ShortName
     isolated: bool
-    guarantees: dict[str, bool] = {}
-    info: dict[str, Any] = {}
+    guarantees: dict[Text, bool] = {}
+    info: JsonObject = {}
 
 
 class WorkerBody(Resource):
@@ -51,8 +63,8 @@ class WorkerBody(Resource):
 class HeldAttempt(Request):
     """An attempt the worker holds."""
 
-    attempt: str
-    lease_token: int
+    attempt: Text
+    lease_token: Token
 
 
 class SyncRequest(Request):
@@ -93,13 +105,13 @@ class SyncResponse(Resource):
 class LeaseRequest(Request):
     """Proof that the sender holds the attempt."""
 
-    lease_token: int
+    lease_token: Token
 
 
 class Point(Request):
     """A line of the codebase's metrics file."""
 
-    seq: int = Field(ge=0)
+    seq: int = Field(ge=0, le=2**31 - 1)
     step: float | None = None
     values: dict[str, float]
 
@@ -108,7 +120,7 @@ class LogPiece(Request):
     """Bytes of a log stream at an offset (base64)."""
 
     stream: Literal["train", "score"]
-    offset: int = Field(ge=0)
+    offset: int = Field(ge=0, le=MAX_INTEGER)
     data: str
 
 
@@ -124,7 +136,7 @@ class ManifestEntry(Request):
     """A stored file."""
 
     name: Name
-    bytes: int = Field(ge=0)
+    bytes: int = Field(ge=0, le=MAX_INTEGER)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
@@ -142,7 +154,19 @@ class FinishRequest(LeaseRequest):
     provenance: dict[str, Any] = {}
     artifacts: list[ManifestEntry] = []
     started: bool = Field(False, description="Whether the codebase was started at all.")
-    seconds: float | None = Field(None, description="Wall clock of training and evaluation.")
+    seconds: float | None = Field(
+        None, ge=0, le=1e9, description="Wall clock of training and evaluation."
+    )
+
+    @model_validator(mode="after")
+    def _explains_itself(self) -> FinishRequest:
+        if (self.state == "failed") != (self.failure is not None) and self.state != "cancelled":
+            raise ValueError("failure: needed for a failed attempt, and only for one")
+        if self.infrastructure and self.state != "failed":
+            raise ValueError("infrastructure: only a failed attempt is tried again")
+        if self.failure is not None and self.failure.stage not in set(FailureStage):
+            raise ValueError(f"failure: the stage is one of {', '.join(FailureStage)}")
+        return self
 
 
 class FinishResponse(Resource):

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from assay.domain.errors import Fenced
+from assay.domain.errors import Fenced, NotFound
 from assay.domain.ids import new_id
 from assay.domain.placement import Placement
 from assay.domain.states import (
@@ -43,8 +43,7 @@ def assign(
             schema.Measurement.id == placement.measurement,
             schema.Measurement.state == MeasurementState.QUEUED.value,
         )
-        .values(state=MeasurementState.RUNNING.value)
-        .execution_options(synchronize_session="fetch"),
+        .values(state=MeasurementState.RUNNING.value),
     )
     if not taken:
         return None
@@ -74,6 +73,30 @@ def assign(
     experiments.refresh_for_measurement(db, session, measurement.id)
     post(db, session, Topic.WORKER, placement.worker)
     return attempt
+
+
+def subject(session: Session, attempt_id: str, worker_id: str, token: int) -> tuple[str, str]:
+    """Which measurement an attempt is of, and of which environment.
+
+    Raises:
+        NotFound: there is no such attempt.
+        Fenced: it is not this worker's, or was assigned with another token.
+    """
+    found = session.execute(
+        select(
+            schema.Measurement.id,
+            schema.Measurement.environment_id,
+            schema.Attempt.worker_id,
+            schema.Attempt.lease_token,
+        )
+        .join(schema.Attempt, schema.Attempt.measurement_id == schema.Measurement.id)
+        .where(schema.Attempt.id == attempt_id)
+    ).one_or_none()
+    if found is None:
+        raise NotFound(f"attempt {attempt_id!r} was not found")
+    if (found.worker_id, found.lease_token) != (worker_id, token):
+        raise Fenced(f"attempt {attempt_id} is not held by this worker with token {token}")
+    return found.id, found.environment_id
 
 
 def claim(
@@ -177,6 +200,7 @@ def finish(
         Fenced: the lease passed to somebody else. Nothing is stored.
     """
     attempt = _held(session, attempt_id, worker_id, token)
+    measurements.hold(session, [attempt.measurement_id])
     now = db.now(session)
     if attempt.state not in _LIVE:
         if attempt.state in (AttemptState.LOST.value, AttemptState.FENCED.value):
@@ -185,7 +209,7 @@ def finish(
             raise Fenced(f"attempt {attempt_id} is {attempt.state}; its result is discarded")
         return AttemptState(attempt.state)
     attempt.state, attempt.finished_at, attempt.released_at = outcome.state.value, now, now
-    attempt.failure = outcome.failure.as_dict() if outcome.failure else None
+    attempt.failure = clean_json(outcome.failure.as_dict()) if outcome.failure else None
     if outcome.started and attempt.started_at is None:
         attempt.started_at = now - timedelta(seconds=outcome.seconds)
     session.flush()
@@ -244,7 +268,7 @@ def lose(
         return
     failure = Failure(FailureStage.START, "lost", why, retryable=True)
     attempt.state, attempt.finished_at = AttemptState.LOST.value, now
-    attempt.failure = failure.as_dict()
+    attempt.failure = clean_json(failure.as_dict())
     session.flush()
     measurements.retry(db, session, attempt.measurement_id, failure)
     post(db, session, Topic.WORKER, attempt.worker_id)
@@ -266,8 +290,9 @@ def expire(db: Database, session: Session, now: datetime) -> int:
         select(schema.Attempt)
         .where(schema.Attempt.state.in_(_LIVE), schema.Attempt.lease_expires_at < now)
         .order_by(schema.Attempt.id)
-        .with_for_update()
+        .with_for_update(key_share=True)
     ).all()
+    measurements.hold(session, [attempt.measurement_id for attempt in rows])
     for attempt in rows:
         lose(
             db,
@@ -281,16 +306,19 @@ def expire(db: Database, session: Session, now: datetime) -> int:
 
 def renew_all(session: Session, until: datetime) -> None:
     """Extend every live lease: after an outage nothing is lost for one full lease."""
-    session.execute(
+    changed(
+        session,
         update(schema.Attempt)
         .where(schema.Attempt.state.in_(_LIVE), schema.Attempt.lease_expires_at < until)
-        .values(lease_expires_at=until)
+        .values(lease_expires_at=until),
     )
 
 
 def _held(session: Session, attempt_id: str, worker_id: str, token: int) -> schema.Attempt:
     attempt = session.scalars(
-        select(schema.Attempt).where(schema.Attempt.id == attempt_id).with_for_update()
+        select(schema.Attempt)
+        .where(schema.Attempt.id == attempt_id)
+        .with_for_update(key_share=True)
     ).one_or_none()
     if attempt is None or attempt.worker_id != worker_id or attempt.lease_token != token:
         raise Fenced(f"attempt {attempt_id} is not held by this worker with token {token}")
@@ -301,11 +329,11 @@ def _mark_started(session: Session, measurement_id: str) -> None:
     linked = select(schema.ExperimentMeasurement.experiment_id).where(
         schema.ExperimentMeasurement.measurement_id == measurement_id
     )
-    session.execute(
+    changed(
+        session,
         update(schema.Experiment)
         .where(schema.Experiment.id.in_(linked), schema.Experiment.was_started.is_(False))
-        .values(was_started=True)
-        .execution_options(synchronize_session=False)
+        .values(was_started=True),
     )
 
 

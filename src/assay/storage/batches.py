@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchRequest, IdeaRequest
-from assay.contracts.environment import EnvironmentManifest
 from assay.domain.ids import new_id
 from assay.domain.states import TERMINAL_EXPERIMENT, BatchState, ExperimentState
-from assay.storage import experiments, measurements, schema
+from assay.storage import environments, experiments, measurements, schema
 from assay.storage.database import Database
 from assay.storage.measurements import Identity, Terms
 from assay.storage.outbox import Topic, post
-from assay.storage.rows import get
+from assay.storage.rows import changed, get
 
 _TERMINAL = [s.value for s in TERMINAL_EXPERIMENT]
 
@@ -114,7 +115,7 @@ def request_baseline(
     terms: Terms,
 ) -> list[str]:
     """Ask for measurements of the unmodified codebase; those there are count. Returns ids."""
-    manifest = EnvironmentManifest.model_validate(environment.manifest)
+    manifest = environments.manifest(session, environment.id)
     return [
         measurements.request(
             db,
@@ -130,31 +131,50 @@ def request_baseline(
 def cancel(db: Database, session: Session, batch_id: str) -> None:
     """Cancel what has not finished. Repeating it, or cancelling a finished batch, is harmless."""
     get(session, schema.Batch, batch_id, "batch")
-    session.execute(
-        update(schema.Batch)
-        .where(schema.Batch.id == batch_id, schema.Batch.state == BatchState.RUNNING.value)
-        .values(state=BatchState.CANCELLED.value)
-        .execution_options(synchronize_session="fetch")
-    )
     unfinished = session.scalars(
         select(schema.Experiment.id)
         .where(schema.Experiment.batch_id == batch_id, schema.Experiment.state.not_in(_TERMINAL))
-        .order_by(schema.Experiment.position)
+        # Last first: that one is still open is then seen at the first row of the index.
+        .order_by(schema.Experiment.position.desc())
     ).all()
+    measurements.hold(session, _decided_by(session, unfinished), unfinished)
+    changed(
+        session,
+        update(schema.Batch)
+        .where(schema.Batch.id == batch_id, schema.Batch.state == BatchState.RUNNING.value)
+        .values(state=BatchState.CANCELLED.value),
+    )
     for experiment_id in unfinished:
-        cancel_experiment(db, session, experiment_id)
+        _cancel(db, session, experiment_id)
 
 
 def cancel_experiment(db: Database, session: Session, experiment_id: str) -> None:
     """Cancel one experiment, and the measurements that nobody else waits for."""
     get(session, schema.Experiment, experiment_id, "experiment")
+    measurements.hold(session, _decided_by(session, [experiment_id]), [experiment_id])
+    _cancel(db, session, experiment_id)
+
+
+def _cancel(db: Database, session: Session, experiment_id: str) -> None:
     if not experiments.move(db, session, experiment_id, ExperimentState.CANCELLED):
         return
-    needed = session.scalars(
-        select(schema.ExperimentMeasurement.measurement_id)
-        .where(schema.ExperimentMeasurement.experiment_id == experiment_id)
-        .order_by(schema.ExperimentMeasurement.measurement_id)
-    ).all()
-    for measurement_id in needed:
+    implementation = schema.Implementation
+    changed(
+        session,
+        update(implementation)
+        .where(implementation.experiment_id == experiment_id, implementation.finished_at.is_(None))
+        .values(state="cancelled", finished_at=db.now(session)),
+    )
+    for measurement_id in _decided_by(session, [experiment_id]):
         measurements.cancel_unwanted(db, session, measurement_id)
     post(db, session, Topic.IMPLEMENT, experiment_id)  # a loop at work on it looks and stops
+
+
+def _decided_by(session: Session, experiment_ids: Sequence[str]) -> Sequence[str]:
+    link = schema.ExperimentMeasurement
+    return session.scalars(
+        select(link.measurement_id)
+        .where(link.experiment_id.in_(experiment_ids))
+        .order_by(link.measurement_id)
+        .distinct()
+    ).all()

@@ -16,7 +16,8 @@ from typing import Any
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Engine, create_engine, event, func, select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from assay.domain.errors import Unavailable
@@ -132,6 +133,12 @@ def _faults() -> Iterator[None]:
         raise Unavailable(
             f"the database cannot be used: {text}", code="database_unavailable"
         ) from error
+    except InterfaceError as error:  # the connection was closed under us
+        raise Unavailable(
+            f"the database cannot be used: {error.orig}", code="database_unavailable"
+        ) from error
+    except PoolTimeout as error:
+        raise Unavailable("the database is busy; try again", code="database_busy") from error
 
 
 #: What a driver's message says, the code of the error, and what to do.

@@ -62,6 +62,15 @@ def add_codebase(db: Database, session: Session, sha256: str, environment_id: st
 
 
 def manifest(session: Session, environment_id: str) -> EnvironmentManifest:
-    """The manifest of a registered environment. Raises NotFound."""
-    row = get(session, schema.Environment, environment_id, "environment")
-    return EnvironmentManifest.model_validate(row.manifest)
+    """The manifest of a registered environment. Raises NotFound.
+
+    It is read once per process: an id holds a hash, so what it stands for never changes.
+    """
+    known = _MANIFESTS.get(environment_id)
+    if known is None:
+        row = get(session, schema.Environment, environment_id, "environment")
+        known = _MANIFESTS[environment_id] = EnvironmentManifest.model_validate(row.manifest)
+    return known
+
+
+_MANIFESTS: dict[str, EnvironmentManifest] = {}

@@ -18,6 +18,7 @@ from assay.domain.states import (
 from assay.storage import schema
 from assay.storage.database import Database
 from assay.storage.rows import changed
+from assay.storage.text import clean_json
 
 _TERMINAL = [s.value for s in TERMINAL_EXPERIMENT]
 _MEASURED = {s.value for s in TERMINAL_MEASUREMENT}
@@ -36,22 +37,19 @@ def move(
     if state.is_terminal:
         values["finished_at"] = now
     if failure is not None:
-        values["failure"] = failure.as_dict()
-    moved = changed(
-        session,
+        values["failure"] = clean_json(failure.as_dict())
+    batch_id = session.execute(
         update(schema.Experiment)
         .where(schema.Experiment.id == experiment_id, schema.Experiment.state.not_in(_TERMINAL))
         .values(state=state.value, **values)
-        .execution_options(synchronize_session="fetch"),
-    )
-    if not moved:
+        .returning(schema.Experiment.batch_id),
+        execution_options={"synchronize_session": False},
+    ).scalar_one_or_none()
+    if batch_id is None:
         return False
-    batch_id = session.scalars(
-        select(schema.Experiment.batch_id).where(schema.Experiment.id == experiment_id)
-    ).one()
     data: dict[str, Any] = {"state": state.value}
     if failure is not None:
-        data["failure"] = failure.as_dict()
+        data["failure"] = values["failure"]
     tell(db, session, batch_id, "experiment.changed", experiment_id, data)
     if state.is_terminal:
         _finish_batch(db, session, batch_id)
@@ -71,11 +69,11 @@ def tell(
     The batch's version is raised first: that locks its row until the commit, so ids of events
     increase in commit order within a batch, and a reader that resumes by id misses none.
     """
-    session.execute(
+    changed(
+        session,
         update(schema.Batch)
         .where(schema.Batch.id == batch_id)
-        .values(version=schema.Batch.version + 1)
-        .execution_options(synchronize_session="fetch")
+        .values(version=schema.Batch.version + 1),
     )
     session.add(
         schema.Event(
@@ -101,15 +99,14 @@ def _finish_batch(db: Database, session: Session, batch_id: str) -> None:
         session,
         update(schema.Batch)
         .where(schema.Batch.id == batch_id, schema.Batch.finished_at.is_(None))
-        .values(finished_at=db.now(session))
-        .execution_options(synchronize_session="fetch"),
+        .values(finished_at=db.now(session)),
     )
     if finished:
-        session.execute(
+        changed(
+            session,
             update(schema.Batch)
             .where(schema.Batch.id == batch_id, schema.Batch.state == BatchState.RUNNING.value)
-            .values(state=BatchState.FINISHED.value)
-            .execution_options(synchronize_session="fetch")
+            .values(state=BatchState.FINISHED.value),
         )
         tell(db, session, batch_id, "batch.finished")
 

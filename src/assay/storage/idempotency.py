@@ -29,6 +29,22 @@ class Answer:
     replayed: bool
 
 
+def replay(db: Database, owner: str, key: str | None, fingerprint: str) -> Answer | None:
+    """The stored answer to a request, if it was carried out before.
+
+    Looked for before the request is checked again: what was accepted stays accepted, though the
+    world has changed since.
+
+    Raises:
+        InvalidInput: the key was used for another request (code `idempotency_key_reused`).
+    """
+    if key is None:
+        return None
+    with db.read() as session:
+        stored = session.get(schema.IdempotencyKey, (owner, key))
+        return None if stored is None else _replay(stored, fingerprint)
+
+
 def once(
     db: Database,
     owner: str,

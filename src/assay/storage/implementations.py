@@ -65,7 +65,7 @@ def begin(db: Database, session: Session, experiment_id: str) -> Work | None:
         implementation=implementation.id,
         owner=batch.owner,
         environment_id=environment.id,
-        manifest=EnvironmentManifest.model_validate(environment.manifest),
+        manifest=environments.manifest(session, environment.id),
         baseline_codebase=environment.codebase,
         profile=batch.profile,
         hardware_class=batch.hardware_class,
@@ -186,26 +186,37 @@ def after_call(
 
 def succeed(db: Database, session: Session, work: Work, winner: int, codebase: str) -> None:
     """The diff applied and passed preflight: record the codebase and ask for measurements."""
-    if not is_wanted(session, work.experiment):
-        _close(db, session, work, "cancelled")
-        return
     environments.add_codebase(db, session, codebase, work.environment_id)
-    _close(db, session, work, "succeeded", winner=winner, codebase_id=codebase)
     profile = work.manifest.profiles[work.profile]
     isolated = needs_isolation(
         work.executor, work.ideator, allow_unisolated=work.options.allow_unisolated
     )
     terms = Terms(work.owner, work.options.priority, isolated)
-    for seed in dict.fromkeys(work.options.seeds):
-        identity = Identity(codebase, work.environment_id, work.profile, seed, work.hardware_class)
-        measurement = measurements.request(db, session, identity, profile, terms)
-        session.add(
-            schema.ExperimentMeasurement(experiment_id=work.experiment, measurement_id=measurement)
+    wanted = [
+        measurements.request(
+            db,
+            session,
+            Identity(codebase, work.environment_id, work.profile, seed, work.hardware_class),
+            profile,
+            terms,
         )
+        for seed in sorted(set(work.options.seeds))
+    ]
+    # Measurements are locked before the experiment, as everywhere (see `measurements.hold`).
+    queued = ExperimentState.QUEUED
+    if not experiments.move(db, session, work.experiment, queued, codebase_id=codebase):
+        _close(db, session, work, "cancelled")
+        for measurement in wanted:
+            measurements.cancel_unwanted(db, session, measurement)
+        return
+    _close(db, session, work, "succeeded", winner=winner, codebase_id=codebase)
+    session.add_all(
+        schema.ExperimentMeasurement(experiment_id=work.experiment, measurement_id=measurement)
+        for measurement in wanted
+    )
     session.flush()
-    experiments.move(db, session, work.experiment, ExperimentState.QUEUED, codebase_id=codebase)
     # A shared measurement may be running or finished already.
-    experiments.refresh(db, session, work.experiment, ExperimentState.QUEUED)
+    experiments.refresh(db, session, work.experiment, queued)
 
 
 def fail(db: Database, session: Session, work: Work, failure: Failure) -> None:
@@ -233,6 +244,5 @@ def _close(
         session,
         update(schema.Implementation)
         .where(schema.Implementation.id == work.implementation)
-        .values(state=state, winner=winner, codebase_id=codebase_id, finished_at=db.now(session))
-        .execution_options(synchronize_session="fetch"),
+        .values(state=state, winner=winner, codebase_id=codebase_id, finished_at=db.now(session)),
     )

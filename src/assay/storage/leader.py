@@ -23,8 +23,9 @@ def acquire(
 ) -> int | None:
     """Become leader, or stay it with the `epoch` held.
 
-    A holder that was restarted under its own name takes over at once, with a new epoch. Returns
-    the epoch, or None while somebody else holds the lease.
+    A holder that was restarted under its own name takes over at once, with a new epoch. So does
+    one whose lease has run out, since nobody led meanwhile. Returns the epoch, or None while
+    somebody else holds the lease.
     """
     with db.write() as session:
         now = db.now(session)
@@ -36,7 +37,7 @@ def acquire(
             return 1
         if row.holder != holder and row.expires_at > now:
             return None
-        if row.holder != holder or row.epoch != epoch:
+        if row.holder != holder or row.epoch != epoch or row.expires_at <= now:
             row.holder, row.epoch = holder, row.epoch + 1
         row.expires_at = now + ttl
         return row.epoch
@@ -52,10 +53,16 @@ def release(db: Database, holder: str, name: str = SCHEDULER) -> None:
         )
 
 
-def check(session: Session, epoch: int, name: str = SCHEDULER) -> None:
-    """Raise `Fenced` unless `epoch` is still the leader's; locks the row until the commit."""
-    current = session.scalars(
-        select(schema.Leader.epoch).where(schema.Leader.name == name).with_for_update()
+def check(db: Database, session: Session, epoch: int, name: str = SCHEDULER) -> None:
+    """Raise `Fenced` unless `epoch` still leads; locks the row until the commit.
+
+    A lease that has run out leads no longer, even if nobody else took it: the leader was paused
+    (a laptop that slept) or without its database, and so was whoever renews other leases.
+    """
+    row = session.scalars(
+        select(schema.Leader).where(schema.Leader.name == name).with_for_update()
     ).one_or_none()
-    if current != epoch:
-        raise Fenced(f"leader epoch {epoch} has passed to {current}")
+    if row is None or row.epoch != epoch:
+        raise Fenced(f"leader epoch {epoch} has passed to {row.epoch if row else None}")
+    if row.expires_at <= db.now(session):
+        raise Fenced(f"the lease of leader epoch {epoch} ran out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, func, select, update
@@ -21,9 +22,12 @@ from assay.storage import experiments, schema
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post
 from assay.storage.rows import changed, insert_missing
+from assay.storage.text import clean_json
 
 #: Infrastructure failures after which a measurement fails instead of being tried again.
 MAX_INFRASTRUCTURE_FAILURES = 3
+#: A worker that was told to stop says so: nothing failed, however often that happens.
+PLANNED = "worker_stopped"
 _TERMINAL = [s.value for s in TERMINAL_MEASUREMENT]
 
 
@@ -48,6 +52,37 @@ class Terms:
     needs_isolation: bool = True
 
 
+def hold(session: Session, ids: Sequence[str], experiment_ids: Sequence[str] = ()) -> None:
+    """Lock measurements, the experiments they decide and those given, and their batches.
+
+    Whoever changes several of them locks them first, and in this order: on Postgres, finishing,
+    assigning and cancelling at once would otherwise wait for one another in a circle. SQLite has
+    one writer at a time.
+    """
+    if session.get_bind().dialect.name == "sqlite":
+        return
+    table, link, batch = schema.Experiment, schema.ExperimentMeasurement, schema.Batch
+    session.execute(
+        select(schema.Measurement.id)
+        .where(schema.Measurement.id.in_(ids))
+        .order_by(schema.Measurement.id)
+        .with_for_update(key_share=True)
+    )
+    linked = select(link.experiment_id).where(link.measurement_id.in_(ids))
+    batches = session.scalars(
+        select(table.batch_id)
+        .where(table.id.in_(linked) | table.id.in_(experiment_ids))
+        .order_by(table.id)
+        .with_for_update(key_share=True)
+    ).all()
+    session.execute(
+        select(batch.id)
+        .where(batch.id.in_(set(batches)))
+        .order_by(batch.id)
+        .with_for_update(key_share=True)
+    )
+
+
 def request(
     db: Database, session: Session, identity: Identity, profile: Profile, terms: Terms
 ) -> str:
@@ -55,23 +90,28 @@ def request(
 
     One that was cancelled, or failed for reasons of infrastructure, says nothing about the
     codebase: the next replicate is created in its place.
+
+    Its row stays locked until the commit, so that it is not finished or cancelled before whoever
+    asked is linked to it.
     """
     latest = session.scalars(
         select(schema.Measurement)
         .where(*_same(identity))
         .order_by(schema.Measurement.replicate.desc())
         .limit(1)
+        .with_for_update(key_share=True)
+        .execution_options(populate_existing=True)
     ).one_or_none()
     if latest is not None and not _is_void(latest):
         return latest.id
     replicate = 0 if latest is None else latest.replicate + 1
-    now = db.now(session)
-    insert_missing(
+    now, measurement_id = db.now(session), new_id("mea")
+    inserted = insert_missing(
         session,
         schema.Measurement,
         [
             {
-                "id": new_id("mea"),
+                "id": measurement_id,
                 "kind": identity.kind.value,
                 "codebase_id": identity.codebase,
                 "environment_id": identity.environment,
@@ -95,11 +135,13 @@ def request(
         ],
     )
     post(db, session, Topic.SCHEDULE, "queue")
-    # By identity, not by the new id: on Postgres a concurrent request may have been first.
+    if inserted:
+        return measurement_id
+    # On Postgres a concurrent request may have been first.
     return session.scalars(
-        select(schema.Measurement.id).where(
-            *_same(identity), schema.Measurement.replicate == replicate
-        )
+        select(schema.Measurement.id)
+        .where(*_same(identity), schema.Measurement.replicate == replicate)
+        .with_for_update(key_share=True)
     ).one()
 
 
@@ -116,8 +158,10 @@ def _same(identity: Identity) -> tuple[ColumnElement[bool], ...]:
 
 
 def _is_void(row: schema.Measurement) -> bool:
-    if row.state == MeasurementState.CANCELLED.value or row.cancel_requested:
+    if row.state == MeasurementState.CANCELLED.value:
         return True
+    if row.cancel_requested and row.state not in _TERMINAL:
+        return True  # one that ended before its worker was told to stop counts
     return bool(row.failure and row.failure.get("retryable"))
 
 
@@ -178,10 +222,9 @@ def settle(
         .where(schema.Measurement.id == measurement_id, schema.Measurement.state.not_in(_TERMINAL))
         .values(
             state=state.value,
-            failure=failure.as_dict() if failure else None,
+            failure=clean_json(failure.as_dict()) if failure else None,
             finished_at=db.now(session),
-        )
-        .execution_options(synchronize_session="fetch"),
+        ),
     )
     experiments.refresh_for_measurement(db, session, measurement_id)
 
@@ -189,11 +232,15 @@ def settle(
 def retry(db: Database, session: Session, measurement_id: str, failure: Failure) -> None:
     """Queue a measurement again after an infrastructure failure, or fail it after too many."""
     row = session.scalars(
-        select(schema.Measurement).where(schema.Measurement.id == measurement_id).with_for_update()
+        select(schema.Measurement)
+        .where(schema.Measurement.id == measurement_id)
+        .with_for_update(key_share=True)
+        .execution_options(populate_existing=True)
     ).one()
     if row.state in _TERMINAL:
         return
-    row.infrastructure_failures += 1
+    if failure.code != PLANNED:
+        row.infrastructure_failures += 1
     if row.cancel_requested:
         session.flush()
         settle(db, session, measurement_id, MeasurementState.CANCELLED)

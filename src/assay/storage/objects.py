@@ -42,6 +42,10 @@ class ObjectStore(Protocol):
         """Raise `Unavailable` unless an object can be written now."""
         ...
 
+    def __hash__(self) -> int:
+        """Stores are told apart by identity, so that what they hold can be cached."""
+        ...
+
 
 class LocalStore:
     """A folder. A file appears under its name only when it is complete and on disk."""

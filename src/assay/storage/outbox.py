@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from assay.storage import schema
 from assay.storage.database import Database
+from assay.storage.rows import changed
 
 
 class Topic(StrEnum):
@@ -37,25 +38,40 @@ def post(db: Database, session: Session, topic: Topic, key: str) -> None:
     session.add(schema.Outbox(topic=topic.value, key=key, created_at=db.now(session)))
 
 
-def relay(db: Database, dispatcher: Dispatcher, *, limit: int = 500) -> int:
-    """Deliver what is in the outbox, oldest first. Returns how many messages were delivered.
+class Relay:
+    """Delivers what is in the outbox, oldest first.
 
-    A message is deleted after it was sent: a crash in between sends it twice.
+    Delivered messages are deleted in bunches, since every deletion is a transaction: a crash
+    before it sends them again, which changes nothing.
     """
-    with db.read() as session:
-        rows = session.execute(
-            select(schema.Outbox.id, schema.Outbox.topic, schema.Outbox.key)
-            .order_by(schema.Outbox.id)
-            .limit(limit)
-        ).all()
-    for message in dict.fromkeys((row.topic, row.key) for row in rows):
-        dispatcher.send(Topic(message[0]), message[1])
-    if rows:
-        with db.write() as session:
-            sent = [row.id for row in rows]  # by id: on Postgres a lower id may commit later
-            session.execute(
-                delete(schema.Outbox)
-                .where(schema.Outbox.id.in_(sent))
-                .execution_options(synchronize_session=False)
-            )
-    return len(rows)
+
+    BUNCH = 100
+
+    def __init__(self, db: Database, dispatcher: Dispatcher) -> None:
+        self._db = db
+        self._dispatcher = dispatcher
+        self._sent: set[int] = set()
+
+    def deliver(self) -> int:
+        """Deliver what has not been delivered. Returns how many messages there were."""
+        with self._db.read() as session:
+            rows = session.execute(
+                select(schema.Outbox.id, schema.Outbox.topic, schema.Outbox.key)
+                .order_by(schema.Outbox.id)
+                .limit(self.BUNCH * 10)
+            ).all()
+        new = [row for row in rows if row.id not in self._sent]
+        for topic, key in dict.fromkeys((row.topic, row.key) for row in new):
+            self._dispatcher.send(Topic(topic), key)
+        self._sent.update(row.id for row in new)
+        if len(self._sent) >= self.BUNCH:
+            self.tidy()
+        return len(new)
+
+    def tidy(self) -> None:
+        """Delete what was delivered. By id: on Postgres a lower id may commit later."""
+        if not self._sent:
+            return
+        with self._db.write() as session:
+            changed(session, delete(schema.Outbox).where(schema.Outbox.id.in_(self._sent)))
+        self._sent.clear()

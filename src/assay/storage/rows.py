@@ -38,7 +38,11 @@ def insert_missing(session: Session, model: type[Base], rows: list[dict[str, Any
 
 
 def changed(session: Session, statement: Executable) -> int:
-    """Execute and return the number of rows it changed: 0 means somebody else was first."""
-    outcome = session.execute(statement)
+    """Execute and return the number of rows it changed: 0 means somebody else was first.
+
+    Objects that the session has loaded keep the values they had: use what the statement says,
+    or read columns again.
+    """
+    outcome = session.execute(statement, execution_options={"synchronize_session": False})
     assert isinstance(outcome, CursorResult)
     return outcome.rowcount

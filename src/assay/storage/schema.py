@@ -61,7 +61,8 @@ class Environment(Base):
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     name: Mapped[str] = mapped_column(Id, index=True)
     content_hash: Mapped[str] = mapped_column(Id)
-    manifest: Mapped[dict[str, Any]]
+    # Large, and read once per process: loaded only when it is asked for.
+    manifest: Mapped[dict[str, Any]] = mapped_column(deferred=True)
     bundle: Mapped[str] = mapped_column(Id)
     codebase: Mapped[str] = mapped_column(Id)
     created_at: Mapped[datetime]

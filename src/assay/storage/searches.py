@@ -10,12 +10,12 @@ from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
 from assay.contracts.search import EpochRequest, SearchRequest
-from assay.domain.errors import Conflict
+from assay.domain.errors import Conflict, NotFound
 from assay.domain.ids import new_id
 from assay.domain.states import EpochState, SearchState
 from assay.storage import batches, schema
 from assay.storage.database import Database
-from assay.storage.rows import get
+from assay.storage.rows import changed
 
 
 def create(
@@ -44,17 +44,25 @@ def create(
     return search.id
 
 
+def _locked(session: Session, search_id: str) -> schema.Search:
+    """A search's row, locked: its epochs are stored, submitted and cancelled one by one."""
+    row = session.get(schema.Search, search_id, with_for_update={"key_share": True})
+    if row is None:
+        raise NotFound(f"search {search_id!r} was not found")
+    return row
+
+
 def end(db: Database, session: Session, search_id: str, state: SearchState) -> None:
     """Finish or cancel a search; one that has ended stays as it is.
 
     Cancelling also cancels the batches of its epochs.
     """
-    get(session, schema.Search, search_id, "search")
-    session.execute(
+    _locked(session, search_id)
+    changed(
+        session,
         update(schema.Search)
         .where(schema.Search.id == search_id, schema.Search.state == SearchState.RUNNING.value)
-        .values(state=state.value, finished_at=db.now(session))
-        .execution_options(synchronize_session="fetch")
+        .values(state=state.value, finished_at=db.now(session)),
     )
     if state is SearchState.CANCELLED:
         for batch_id in session.scalars(
@@ -74,9 +82,9 @@ def put_epoch(
         Conflict: other ideas are stored for this epoch, an earlier one is missing, the search
             has ended, or it has no such epoch.
     """
-    search = get(session, schema.Search, search_id, "search")
+    search = _locked(session, search_id)
     ideas: list[Any] = [idea.model_dump(mode="json") for idea in request.ideas]
-    stored = session.get(schema.Epoch, (search_id, number), with_for_update=True)
+    stored = session.get(schema.Epoch, (search_id, number))
     if stored is not None:
         if stored.ideas != ideas:
             raise Conflict(
@@ -108,12 +116,8 @@ def submit_epoch(
     hardware_class: str,
 ) -> tuple[str, bool]:
     """Submit the stored ideas of an epoch, once. Returns the batch's id and whether it is new."""
-    search = get(session, schema.Search, search_id, "search")
-    epoch = session.scalars(
-        select(schema.Epoch)
-        .where(schema.Epoch.search_id == search_id, schema.Epoch.number == number)
-        .with_for_update()
-    ).one_or_none()
+    search = _locked(session, search_id)
+    epoch = session.get(schema.Epoch, (search_id, number))
     if epoch is None:
         raise Conflict(f"epoch {number} of {search_id} has no ideas yet; PUT them first")
     if epoch.batch_id is not None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.worker import (
@@ -19,10 +19,10 @@ from assay.contracts.worker import (
 from assay.domain.errors import Conflict, NotFound
 from assay.domain.ids import new_id
 from assay.domain.states import LIVE_ATTEMPT, AttemptState, WorkerState
-from assay.storage import attempts, schema
+from assay.storage import attempts, measurements, schema
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post
-from assay.storage.rows import get
+from assay.storage.rows import changed, get
 
 _LIVE = [s.value for s in LIVE_ATTEMPT]
 
@@ -80,11 +80,13 @@ def register(
     A new incarnation says that no process of the old one lives: what it held is lost at once,
     and its resources are free.
     """
-    worker = get(session, schema.Worker, worker_id, "worker")
+    worker = _locked(session, worker_id)
     if worker.name != request.name:
         raise NotFound(f"this token belongs to a worker named {worker.name!r}")
     if worker.incarnation != request.incarnation:
-        for attempt in _unreleased(session, worker_id):
+        held = _unreleased(session, worker_id)
+        measurements.hold(session, [attempt.measurement_id for attempt in held])
+        for attempt in held:
             attempts.lose(db, session, attempt, "its worker was restarted", released=True)
     worker.incarnation = request.incarnation
     worker.state = WorkerState.ACTIVE.value
@@ -110,7 +112,7 @@ def sync(
     Raises:
         Conflict: a newer incarnation of this worker has registered (`stale_incarnation`).
     """
-    worker = get(session, schema.Worker, worker_id, "worker")
+    worker = _locked(session, worker_id)
     if worker.incarnation != request.incarnation:
         raise Conflict(
             "a newer process registered under this worker's name; stop this one",
@@ -121,6 +123,7 @@ def sync(
     worker.state = WorkerState.ACTIVE.value
     reported = {h.attempt: h for h in request.held}
     response = SyncResponse(assign=[], stop=[], fenced=[])
+    gone: list[schema.Attempt] = []
     for attempt in _unreleased(session, worker_id):
         held = reported.pop(attempt.id, None)
         if attempt.state not in _LIVE:
@@ -133,7 +136,10 @@ def sync(
             attempt.lease_expires_at = now + ttl
             response.assign.append(spec(session, attempt))
         else:
-            attempts.lose(db, session, attempt, "its worker no longer runs it", released=True)
+            gone.append(attempt)
+    measurements.hold(session, [attempt.measurement_id for attempt in gone])
+    for attempt in gone:
+        attempts.lose(db, session, attempt, "its worker no longer runs it", released=True)
     response.fenced.extend(_unknown(session, list(reported.values()), worker_id))
     return response
 
@@ -184,12 +190,44 @@ def spec(session: Session, attempt: schema.Attempt) -> AttemptSpec:
     )
 
 
+def any_silent(session: Session, since: datetime) -> bool:
+    """Whether a worker that counts as active has not been heard of since then."""
+    return (
+        session.scalars(select(schema.Worker.id).where(*_silent(since)).limit(1)).first()
+        is not None
+    )
+
+
+def lose_silent(session: Session, since: datetime) -> None:
+    """Count workers as lost that have not been heard of since then; their next sync undoes it."""
+    changed(
+        session,
+        update(schema.Worker).where(*_silent(since)).values(state=WorkerState.LOST.value),
+    )
+
+
+def _silent(since: datetime) -> tuple[ColumnElement[bool], ...]:
+    return (
+        schema.Worker.state == WorkerState.ACTIVE.value,
+        schema.Worker.last_seen_at < since,
+    )
+
+
+def _locked(session: Session, worker_id: str) -> schema.Worker:
+    """A worker's row, locked: it registers and syncs one request after the other."""
+    row = session.get(schema.Worker, worker_id, with_for_update={"key_share": True})
+    if row is None:
+        raise NotFound(f"worker {worker_id!r} was not found")
+    return row
+
+
 def _unreleased(session: Session, worker_id: str) -> list[schema.Attempt]:
     return list(
         session.scalars(
             select(schema.Attempt)
             .where(schema.Attempt.worker_id == worker_id, schema.Attempt.released_at.is_(None))
             .order_by(schema.Attempt.id)
+            .with_for_update(key_share=True)
         ).all()
     )
 
