@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import logging
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any, Literal
 
 from assay.contracts.base import FailureBody
 from assay.contracts.environment import Profile
-from assay.contracts.worker import FinishRequest, ManifestEntry
+from assay.contracts.worker import INLINE_BYTES, FinishRequest, ManifestEntry
 from assay.domain.errors import AssayError, Fenced, Unavailable
 from assay.domain.hashing import derive_seed
 from assay.domain.states import FailureStage
@@ -167,11 +168,14 @@ class _Attempt:
     def _codebase(self, bundle: CachedBundle) -> dict[str, bytes]:
         """The codebase, with the environment's protected files as they should be."""
         sha256 = self._spec.codebase
-        data = self._host.api.codebase(
-            sha256,
-            patience=self._host.settings.api_seconds,
-            give_up=self._assignment.cancel,
-        )
+        if self._spec.archive is not None:
+            data = base64.b64decode(self._spec.archive)
+        else:
+            data = self._host.api.codebase(
+                sha256,
+                patience=self._host.settings.api_seconds,
+                give_up=self._assignment.cancel,
+            )
         protected = bundle.environment.manifest.codebase.protected
         files, restored = restore_protected(
             verified_tree(data, sha256), bundle.baseline, protected
@@ -276,6 +280,8 @@ class _Attempt:
             collect.build_archive(space.out_descriptor, found, logs, target)
         except collect.UnsafeArtifact as error:
             raise AttemptFailed(failure(FailureStage.TRAIN, error.code, str(error))) from error
+        if target.stat().st_size <= INLINE_BYTES:
+            return collect.inline(target)
         return self._host.api.upload(
             self._spec.attempt,
             self._spec.lease_token,

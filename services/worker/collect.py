@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import stat
 import zipfile
@@ -10,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from assay.contracts.worker import ManifestEntry
 from assay.domain.errors import AssayError
 
 ARCHIVE = "artifact.zip"
@@ -100,6 +103,17 @@ def _walk_folder(folder: int, entry: str, name: str, depth: int) -> Iterator[Fou
 def has_artifact(found: list[Found]) -> bool:
     """Whether training left anything besides its curve."""
     return any(f.name != CURVE_FILE for f in found)
+
+
+def inline(path: Path) -> ManifestEntry:
+    """A small file as an entry that carries its own bytes."""
+    data = path.read_bytes()
+    return ManifestEntry(
+        name=path.name,
+        bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        data=base64.b64encode(data).decode(),
+    )
 
 
 def build_archive(folder: int, found: list[Found], logs: Iterable[Path], target: Path) -> Path:

@@ -144,6 +144,9 @@ class FakeApi:
         record.finishes.append(body)
         if record.end is None:
             self.take_telemetry(record, body)
+            for entry in body["artifacts"]:
+                if entry["data"] is not None:
+                    record.uploads[entry["name"]] = base64.b64decode(entry["data"])
             record.end = body
         return 200, {"state": record.end["state"]}
 

@@ -80,7 +80,7 @@ def test_success_carries_metric_curve_log_and_provenance(lab: Lab) -> None:
     assert end["artifacts"][0]["bytes"] == len(record.uploads["artifact.zip"])
 
 
-def test_a_short_attempt_costs_four_requests(lab: Lab) -> None:
+def test_a_short_attempt_costs_three_requests(lab: Lab) -> None:
     lab.start(progress_seconds=30)
     lab.api.finished(lab.submit("answer(score=1.0)"))
     lab.api.requests.clear()
@@ -93,9 +93,17 @@ def test_a_short_attempt_costs_four_requests(lab: Lab) -> None:
     assert kinds == [
         ("POST", "claim"),
         ("GET", "codebases"),
-        ("PUT", "artifact.zip"),
         ("POST", "finish"),
     ]
+
+
+def test_a_large_artifact_is_uploaded_before_the_end_is_reported(lab: Lab) -> None:
+    lab.start()
+    noise = "(out / 'noise').write_bytes(os.urandom(100_000))\nanswer(score=1.0)"
+    record = lab.submit(f"import os\n{noise}")
+    end = lab.api.finished(record)
+    assert end["artifacts"][0]["data"] is None
+    assert end["artifacts"][0]["bytes"] == len(record.uploads["artifact.zip"]) > 100_000
 
 
 def test_a_long_attempt_reports_while_it_goes_on(lab: Lab) -> None:
@@ -230,7 +238,8 @@ def test_an_attempt_fenced_at_its_upload_is_discarded(lab: Lab) -> None:
     lab.api.intercept = lambda method, path: (
         lab.api.fenced.add("att_1") if method == "PUT" else None
     )
-    record = lab.submit("answer(score=1)")
+    large = "(out / 'noise').write_bytes(os.urandom(100_000))\nanswer(score=1)"
+    record = lab.submit(f"import os\n{large}")
     lab.api.wait(lambda: any(method == "PUT" for method, _ in lab.api.requests))
     lab.api.intercept = lambda method, path: None
     assert lab.api.finished(lab.submit("answer(score=1)"))["state"] == "succeeded"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import math
+import re
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from assay.contracts.worker import (
+    INLINE_BYTES,
     FinishRequest,
     FinishResponse,
     LeaseRequest,
@@ -23,7 +26,7 @@ from assay.contracts.worker import (
     WorkerBody,
     WorkerRegistration,
 )
-from assay.domain.errors import Fenced, InvalidInput
+from assay.domain.errors import AssayError, Fenced, InvalidInput
 from assay.domain.states import AttemptState, Failure, FailureStage
 from assay.storage import attempts, environments, schema, workers
 from assay.storage.attempts import Outcome, Piece, Telemetry
@@ -35,7 +38,8 @@ from services.implementer.views.measurements import worker_body
 
 router = APIRouter(tags=["worker"], include_in_schema=False, dependencies=[Depends(get_worker)])
 Sha256 = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
-FileName = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}$")]
+FILE_NAME = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}$"
+FileName = Annotated[str, Path(pattern=FILE_NAME)]
 MANIFEST = "manifest.json"
 
 
@@ -67,7 +71,19 @@ async def sync(
 
 def _sync(context: Context, worker_id: str, request: SyncRequest) -> SyncResponse:
     with context.write() as session:
-        return workers.sync(context.db, session, worker_id, request, context.settings.lease)
+        response = workers.sync(context.db, session, worker_id, request, context.settings.lease)
+    for spec in response.assign:
+        spec.archive = _small_codebase(context, spec.codebase)
+    return response
+
+
+def _small_codebase(context: Context, codebase: str) -> str | None:
+    """A codebase that is small enough to come along; otherwise the worker asks for it."""
+    try:
+        data = context.store.get(codebase_key(codebase))
+    except AssayError:  # asking for it says what is wrong, to the attempt it concerns
+        return None
+    return base64.b64encode(data).decode() if len(data) <= INLINE_BYTES else None
 
 
 @router.post("/attempts/{attempt}/claim", status_code=204)
@@ -154,6 +170,9 @@ def finish(
         metric_name = environments.manifest(session, environment).metric.name
     prefix = attempt_prefix(measurement, attempt, request.lease_token)
     outcome = _outcome(request, metric_name, prefix)
+    for entry in request.artifacts:
+        if entry.data is not None:
+            _store_inline(context, prefix, entry)
     if outcome.artifacts:
         manifest = json.dumps(
             {
@@ -171,6 +190,15 @@ def finish(
             context.db, session, attempt, worker_id, request.lease_token, outcome, telemetry
         )
     return FinishResponse(state=state.value)
+
+
+def _store_inline(context: Context, prefix: str, entry: ManifestEntry) -> None:
+    name, data = entry.name, decode_piece(entry.data or "")
+    if name == MANIFEST or not re.fullmatch(FILE_NAME, name):
+        raise InvalidInput(f"{name!r} is not a name for a file of an attempt")
+    if hashlib.sha256(data).hexdigest() != entry.sha256 or len(data) != entry.bytes:
+        raise InvalidInput(f"{name}: its bytes are not those of its hash")
+    context.store.put(f"{prefix}/{name}", data)
 
 
 def _outcome(request: FinishRequest, metric_name: str, prefix: str) -> Outcome:
@@ -193,7 +221,7 @@ def _outcome(request: FinishRequest, metric_name: str, prefix: str) -> Outcome:
         metrics=request.metrics,
         provenance=request.provenance,
         prefix=prefix,
-        artifacts=tuple(entry.model_dump() for entry in request.artifacts),
+        artifacts=tuple(entry.model_dump(exclude={"data"}) for entry in request.artifacts),
         started=request.started,
         seconds=request.seconds or 0.0,
     )

@@ -76,6 +76,10 @@ class SyncRequest(Request):
     wait_seconds: float = Field(0, ge=0, le=30, description="Wait this long for new work.")
 
 
+#: Files of at most so many bytes travel inside a message: a request costs more than they do.
+INLINE_BYTES = 64 << 10
+
+
 class AttemptSpec(Resource):
     """All a worker needs to run an attempt."""
 
@@ -92,6 +96,9 @@ class AttemptSpec(Resource):
     cpus: int
     gpus: int
     memory_bytes: int
+    archive: str | None = Field(
+        None, description="The codebase as a zip (base64), where it is small enough to come along."
+    )
 
 
 class SyncResponse(Resource):
@@ -138,6 +145,9 @@ class ManifestEntry(Request):
     name: Name
     bytes: int = Field(ge=0, le=MAX_INTEGER)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    data: str | None = Field(
+        None, description="The bytes (base64) of a small file; others are stored beforehand."
+    )
 
 
 class FinishRequest(LeaseRequest):

@@ -17,7 +17,7 @@ from assay.domain.states import (
 )
 from assay.storage import schema
 from assay.storage.database import Database
-from assay.storage.rows import changed
+from assay.storage.rows import append, changed
 from assay.storage.text import clean_json
 
 _TERMINAL = [s.value for s in TERMINAL_EXPERIMENT]
@@ -75,16 +75,15 @@ def tell(
         .where(schema.Batch.id == batch_id)
         .values(version=schema.Batch.version + 1),
     )
-    session.add(
-        schema.Event(
-            batch_id=batch_id,
-            experiment_id=experiment_id,
-            type=kind,
-            data=data or {},
-            created_at=db.now(session),
-        )
+    append(
+        session,
+        schema.Event,
+        batch_id=batch_id,
+        experiment_id=experiment_id,
+        type=kind,
+        data=data or {},
+        created_at=db.now(session),
     )
-    session.flush()
 
 
 def _finish_batch(db: Database, session: Session, batch_id: str) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from assay.storage import schema
 from assay.storage.database import Database
-from assay.storage.rows import changed
+from assay.storage.rows import append, changed
 
 
 class Topic(StrEnum):
@@ -35,7 +35,7 @@ class Dispatcher(Protocol):
 
 def post(db: Database, session: Session, topic: Topic, key: str) -> None:
     """Write a message in the current transaction."""
-    session.add(schema.Outbox(topic=topic.value, key=key, created_at=db.now(session)))
+    append(session, schema.Outbox, topic=topic.value, key=key, created_at=db.now(session))
 
 
 class Relay:

@@ -37,6 +37,13 @@ def insert_missing(session: Session, model: type[Base], rows: list[dict[str, Any
     return changed(session, postgresql.insert(table).values(rows).on_conflict_do_nothing())
 
 
+def append(session: Session, model: type[Base], **values: Any) -> None:
+    """Insert a row that nobody reads back in this transaction: a message, an event."""
+    table = model.__table__
+    assert isinstance(table, Table)
+    session.connection().execute(table.insert(), values)
+
+
 def changed(session: Session, statement: Executable) -> int:
     """Execute and return the number of rows it changed: 0 means somebody else was first.
 
