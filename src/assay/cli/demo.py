@@ -73,7 +73,9 @@ def _conclude(
     from assay.analysis.text import format_seconds
 
     where = {"api": ready.api, "database": ready.database, "artifacts": ready.objects}
+    again = f"assay serve --data-dir {Path(ready.database).parent}"
     text = "\n".join(["Where everything is:", *(f"  {k}: {v}" for k, v in where.items())])
+    text += f"\nThe service stops with the demo; look at all of it again with: {again}"
     verdict = [f"The demo failed: {what}" for what in missing] or [
         f"Everything came out as promised, in {format_seconds(seconds)}."
     ]
