@@ -9,12 +9,11 @@ from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from assay.domain.errors import Unavailable
+from assay.domain.errors import AssayError, Unavailable
 from assay.domain.states import Failure, FailureStage
 from assay.llm import Executor, open_executor
 from assay.llm.interface import ModelError
 from assay.storage import implementations
-from assay.storage.implementations import Work
 from services.implementer.context import Context
 from services.implementer.loop import Loop, NoLongerWantedError, conclude, take_up
 
@@ -112,8 +111,9 @@ class ImplementPool:
                 if taken is None:
                     return
                 work, baseline = taken
-            except Exception:  # the next rescan takes it up again
+            except Exception as error:  # the next rescan takes it up again
                 log.exception("cannot take up %s", experiment_id)
+                await asyncio.to_thread(self._count_fault, experiment_id, error)
                 return
             try:
                 executor = self._executor(work.executor)
@@ -123,23 +123,26 @@ class ImplementPool:
                 log.info("%s was cancelled while it was being implemented", experiment_id)
             except Exception as error:
                 log.exception("implementing %s was interrupted", experiment_id)
-                await asyncio.to_thread(self._count_fault, work, error)
+                await asyncio.to_thread(self._count_fault, experiment_id, error)
 
     def _executor(self, name: str) -> Executor:
         if name not in self._executors:
             self._executors[name] = open_executor(name, self._context.variables)
         return self._executors[name]
 
-    def _count_fault(self, work: Work, error: Exception) -> None:
-        """Leave the idea for the next rescan, but not for ever."""
+    def _count_fault(self, experiment_id: str, error: Exception) -> None:
+        """Leave the idea for the next rescan, but not for ever.
+
+        A store that cannot be used now is waited for, however long that takes: ideas that were
+        accepted must not be lost to a full disk.
+        """
+        if isinstance(error, Unavailable):
+            return
+        last = MAX_FAULTS if not isinstance(error, ModelError) else 1
+        failure = Failure(FailureStage.IMPLEMENT, "infrastructure", str(error), retryable=True)
         try:
             with self._context.write() as session:
-                faults = implementations.count_fault(session, work.implementation)
-                if faults < MAX_FAULTS and not isinstance(error, ModelError):
-                    return
-                failure = Failure(
-                    FailureStage.IMPLEMENT, "infrastructure", str(error), retryable=True
-                )
-                implementations.fail(self._context.db, session, work, failure)
-        except Unavailable as fault:
-            log.warning("cannot record a fault of %s: %s", work.experiment, fault)
+                if implementations.count_fault(session, experiment_id) >= last:
+                    implementations.give_up(self._context.db, session, experiment_id, failure)
+        except AssayError as fault:
+            log.warning("cannot record a fault of %s: %s", experiment_id, fault)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 
-from sqlalchemy import func, select, update
+from sqlalchemy import Select, func, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions
@@ -225,11 +225,26 @@ def fail(db: Database, session: Session, work: Work, failure: Failure) -> None:
     experiments.move(db, session, work.experiment, ExperimentState.FAILED, failure)
 
 
-def count_fault(session: Session, implementation_id: str) -> int:
-    """Count a fault of our own (say, a store that was full); returns how many there were."""
-    row = get(session, schema.Implementation, implementation_id, "implementation")
+def count_fault(session: Session, experiment_id: str) -> int:
+    """Count a fault of our own in implementing an idea; returns how many there were."""
+    row = session.scalars(_of(experiment_id)).one()
     row.faults += 1
+    session.flush()
     return row.faults
+
+
+def give_up(db: Database, session: Session, experiment_id: str, failure: Failure) -> None:
+    """End an experiment that cannot be implemented, though nothing is wrong with the idea."""
+    row = session.scalars(_of(experiment_id)).one()
+    row.state, row.finished_at = "failed", db.now(session)
+    session.flush()
+    experiments.move(db, session, experiment_id, ExperimentState.FAILED, failure)
+
+
+def _of(experiment_id: str) -> Select[schema.Implementation]:
+    return select(schema.Implementation).where(
+        schema.Implementation.experiment_id == experiment_id
+    )
 
 
 def _close(
