@@ -185,6 +185,21 @@ def test_identical_codebases_share_one_measurement(world: World) -> None:
     assert world.results() == 1
 
 
+def test_a_shared_measurement_is_as_isolated_as_the_strictest_wants(world: World) -> None:
+    _, _, measurement = one(world)
+    assert not _needs_isolation(world, measurement)
+    strict = world.submit("the same, by a model")
+    with world.db.write() as session:
+        session.get_one(schema.Batch, strict).executor = "anthropic:claude-opus-4-5"
+    assert world.implement(world.experiments(strict)[0].id, "a = 1\n") == measurement
+    assert _needs_isolation(world, measurement)
+
+
+def _needs_isolation(world: World, measurement: str) -> bool:
+    with world.db.read() as session:
+        return session.get_one(schema.Measurement, measurement).needs_isolation
+
+
 def test_an_idea_whose_codebase_is_measured_already_succeeds_at_once(world: World) -> None:
     _, _, measurement = one(world)
     world.measure(measurement)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
@@ -103,46 +105,47 @@ def request(
         .execution_options(populate_existing=True)
     ).one_or_none()
     if latest is not None and not _is_void(latest):
+        latest.needs_isolation |= terms.needs_isolation
         return latest.id
     replicate = 0 if latest is None else latest.replicate + 1
-    now, measurement_id = db.now(session), new_id("mea")
-    inserted = insert_missing(
-        session,
-        schema.Measurement,
-        [
-            {
-                "id": measurement_id,
-                "kind": identity.kind.value,
-                "codebase_id": identity.codebase,
-                "environment_id": identity.environment,
-                "profile": identity.profile,
-                "seed": identity.seed,
-                "hardware_class": identity.hardware_class,
-                "replicate": replicate,
-                "owner": terms.owner,
-                "state": MeasurementState.QUEUED.value,
-                "priority": terms.priority,
-                "needs_isolation": terms.needs_isolation,
-                "cpus": profile.cpus,
-                "gpus": profile.gpus,
-                "memory_bytes": profile.memory_bytes,
-                "budget_seconds": profile.budget.seconds,
-                "infrastructure_failures": 0,
-                "cancel_requested": False,
-                "created_at": now,
-                "queued_at": now,
-            }
-        ],
-    )
+    row = _queued(identity, profile, terms, replicate, db.now(session))
+    inserted = insert_missing(session, schema.Measurement, [row])
     post(db, session, Topic.SCHEDULE, "queue")
     if inserted:
-        return measurement_id
+        return str(row["id"])
     # On Postgres a concurrent request may have been first.
     return session.scalars(
         select(schema.Measurement.id)
         .where(*_same(identity), schema.Measurement.replicate == replicate)
         .with_for_update(key_share=True)
     ).one()
+
+
+def _queued(
+    identity: Identity, profile: Profile, terms: Terms, replicate: int, now: datetime
+) -> dict[str, Any]:
+    return {
+        "id": new_id("mea"),
+        "kind": identity.kind.value,
+        "codebase_id": identity.codebase,
+        "environment_id": identity.environment,
+        "profile": identity.profile,
+        "seed": identity.seed,
+        "hardware_class": identity.hardware_class,
+        "replicate": replicate,
+        "owner": terms.owner,
+        "state": MeasurementState.QUEUED.value,
+        "priority": terms.priority,
+        "needs_isolation": terms.needs_isolation,
+        "cpus": profile.cpus,
+        "gpus": profile.gpus,
+        "memory_bytes": profile.memory_bytes,
+        "budget_seconds": profile.budget.seconds,
+        "infrastructure_failures": 0,
+        "cancel_requested": False,
+        "created_at": now,
+        "queued_at": now,
+    }
 
 
 def _same(identity: Identity) -> tuple[ColumnElement[bool], ...]:
