@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
 from assay.environments.catalog import Catalog
+from assay.sandbox import SandboxUnavailable, choose_sandbox
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
 
@@ -63,6 +66,29 @@ def missing(what: str) -> None:
     if os.environ.get("CI") == "true":
         pytest.fail(what)
     pytest.skip(what)
+
+
+@functools.cache
+def _bubblewrap_problem() -> str | None:
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            choose_sandbox("bubblewrap", Path(scratch))
+        except SandboxUnavailable as error:
+            return str(error)
+    return None
+
+
+@pytest.fixture(autouse=True)
+def _require_bubblewrap(request: pytest.FixtureRequest) -> None:
+    """Tests marked `bubblewrap` need it; in CI, where it must be there, they fail without it."""
+    if request.node.get_closest_marker("bubblewrap") is not None:
+        require_bubblewrap()
+
+
+def require_bubblewrap() -> None:
+    """For fixtures of a wider scope, which come before the one above."""
+    if (problem := _bubblewrap_problem()) is not None:
+        missing(f"bubblewrap does not work: {problem}")
 
 
 @pytest.fixture

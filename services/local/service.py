@@ -160,7 +160,7 @@ class LocalService:
             {
                 Topic.IMPLEMENT: self.pool.look_at,
                 Topic.SCHEDULE: lambda _: self.scheduler.wake(),
-                Topic.WORKER: lambda _: self.worker.ring(),
+                Topic.WORKER: self._ring_worker,
             }
         )
         relay = Relay(self.db, dispatcher)
@@ -174,6 +174,13 @@ class LocalService:
                     relay.tidy()
             except Unavailable as error:
                 log.warning("messages wait in the outbox: %s", error)
+
+    def _ring_worker(self, worker_id: str) -> None:
+        """Our own worker asks when it is rung; any other waits at the API."""
+        if worker_id == self.worker.id:
+            self.worker.ring()
+        else:
+            self.context.doorbells.ring(worker_id)
 
     def stop(self) -> None:
         """Stop every part. What ran is tried again by the next process."""

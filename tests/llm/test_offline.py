@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from assay.domain.hashing import derive_seed
 from assay.llm import (
     IdeationRequest,
     ImplementRequest,
@@ -18,7 +19,6 @@ from assay.llm import (
     Recipe,
     RecipeEdit,
     Trajectory,
-    derive_seed,
     parse_ideas,
 )
 from assay.llm.offline.compose import combine, knob_splices, recipe_splices
@@ -153,7 +153,7 @@ def test_the_same_request_has_the_same_ideas():
     )
     assert propose(request) == propose(request) == propose(shuffled)
     assert propose(request) != propose(replace(request, seed=2))
-    assert derive_seed(1, 2, "seed") == 2081299413543188001
+    assert derive_seed(1, 2, "seed") == 7303818684641372748
 
 
 def test_what_was_tried_is_not_proposed_again():

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.chaos import IDEAS, kill_and_recover, undisturbed_seconds
-from benchmarks.service import ServiceProcess
-from tests.conftest import missing
+from tests.conftest import require_bubblewrap
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.slow]
 
@@ -16,13 +15,8 @@ pytestmark = [pytest.mark.bubblewrap, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def typical_s(tmp_path_factory: pytest.TempPathFactory) -> float:
     """How long the batch takes undisturbed."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    probe = ServiceProcess(folder / "probe")
-    ready = probe.start()
-    probe.stop()
-    if ready["sandbox"] != "bubblewrap":
-        missing(f"bubblewrap does not work: {ready['sandbox_reason']}")
-    return undisturbed_seconds(folder / "data", "bubblewrap")
+    require_bubblewrap()
+    return undisturbed_seconds(tmp_path_factory.mktemp("undisturbed") / "data", "bubblewrap")
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

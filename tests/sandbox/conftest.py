@@ -1,9 +1,7 @@
 """Helpers for sandbox tests, and the rule that CI may not skip those that need bubblewrap."""
 
-import functools
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,34 +18,10 @@ from assay.sandbox import (
     Sandbox,
     SandboxSettings,
     SandboxSpec,
-    SandboxUnavailable,
-    choose_sandbox,
     open_sandbox,
 )
 
 GIB = 1 << 30
-
-
-@functools.cache
-def _bubblewrap_problem() -> str | None:
-    with tempfile.TemporaryDirectory() as scratch:
-        try:
-            choose_sandbox("bubblewrap", Path(scratch))
-        except SandboxUnavailable as error:
-            return str(error)
-    return None
-
-
-@pytest.fixture(autouse=True)
-def _require_bubblewrap(request: pytest.FixtureRequest) -> None:
-    if request.node.get_closest_marker("bubblewrap") is None:
-        return
-    problem = _bubblewrap_problem()
-    if problem is None:
-        return
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"CI needs a working bubblewrap: {problem}")
-    pytest.skip(problem)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
 """A worker against a fake API, with an environment of a few lines."""
 
-import functools
 import os
-import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +12,6 @@ import pytest
 from assay.domain.hashing import tree_hash
 from assay.environments import Bundle, pack_tree
 from assay.environments.bundle import write_tree
-from assay.sandbox import SandboxUnavailable, choose_sandbox
 from services.worker.settings import WorkerSettings
 from services.worker.supervisor import Worker
 from tests.worker.fake_api import TOKEN, FakeApi, Record
@@ -87,28 +84,6 @@ out = pathlib.Path(os.environ["ASSAY_OUT"])
 def answer(**content):
     (out / "answer.json").write_text(json.dumps(content))
 """
-
-
-@functools.cache
-def _bubblewrap_problem() -> str | None:
-    with tempfile.TemporaryDirectory() as scratch:
-        try:
-            choose_sandbox("bubblewrap", Path(scratch))
-        except SandboxUnavailable as error:
-            return str(error)
-    return None
-
-
-@pytest.fixture(autouse=True)
-def _require_bubblewrap(request: pytest.FixtureRequest) -> None:
-    if request.node.get_closest_marker("bubblewrap") is None:
-        return
-    problem = _bubblewrap_problem()
-    if problem is None:
-        return
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"CI needs a working bubblewrap: {problem}")
-    pytest.skip(problem)
 
 
 @pytest.fixture(autouse=True)

@@ -14,11 +14,12 @@ from assay.cli.command import (
     AsJson,
     DryRun,
     Yes,
+    cancel_one,
     command,
-    confirm,
     full_id,
     root,
 )
+from assay.domain.isolation import is_offline
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -200,11 +201,15 @@ def cancel(
     out = root(context).output(as_json)
     with root(context).client() as client:
         id_ = full_id(batch, client.batches.list())
-        if dry_run:
-            out.changed(id_, f"would cancel {id_}", detail=client.batches.get(id_), dry_run=True)
-            return
-        confirm(out, f"Cancel what has not finished of {id_}?", yes)
-        out.changed(id_, f"cancelled {id_}", detail=client.batches.cancel(id_))
+        cancel_one(
+            out,
+            id_,
+            get=client.batches.get,
+            cancel=client.batches.cancel,
+            question=f"Cancel what has not finished of {id_}?",
+            dry_run=dry_run,
+            yes=yes,
+        )
 
 
 def take(items: Iterable[T], limit: int) -> tuple[list[T], bool]:
@@ -255,7 +260,7 @@ def summary(batch: BatchBody, unit: str) -> list[RenderableType]:
         lines.append(
             f"baseline {format_number(baseline.mean)}{spread} {unit} (n = {baseline.n}{pending})"
         )
-    if batch.usage.calls and not batch.executor.startswith("offline"):
+    if batch.usage.calls and not is_offline(batch.executor):
         cost = batch.usage.cost_usd
         lines.append(
             f"{batch.usage.calls} model calls, "

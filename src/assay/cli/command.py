@@ -201,3 +201,21 @@ def confirm(out: Output, question: str, yes: bool) -> None:
         raise InvalidInput(f"{question} Pass --yes to do so without being asked.")
     if not typer.confirm(question, err=True):
         raise Declined
+
+
+def cancel_one(
+    out: Output,
+    id_: str,
+    *,
+    get: Callable[[str], Any],
+    cancel: Callable[[str], Any],
+    question: str,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Ask and cancel, or with `dry_run` say what would be cancelled. Raises as `confirm`."""
+    if dry_run:
+        out.changed(id_, f"would cancel {id_}", detail=get(id_), dry_run=True)
+        return
+    confirm(out, question, yes)
+    out.changed(id_, f"cancelled {id_}", detail=cancel(id_))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from assay.cli.command import Declined
 from assay.cli.output import Output
 from assay.domain.errors import InvalidInput
+from assay.domain.isolation import is_offline
 
 if TYPE_CHECKING:
     from assay.client import Client
@@ -41,9 +42,9 @@ def agree_on_cost(
         Declined: the answer was no.
     """
     parts = []
-    if not is_offline(writer := parse_model(executor)):
+    if not is_offline(str(writer := parse_model(executor))):
         parts.append(_of_executor(client, environment, writer, ideas * epochs, options))
-    if ideator is not None and not is_offline(thinker := parse_model(ideator)):
+    if ideator is not None and not is_offline(str(thinker := parse_model(ideator))):
         parts.append(_of_ideator(thinker, epochs, context_chars))
     if not parts:
         return options
@@ -72,13 +73,6 @@ def parse_model(name: str) -> ModelName:
         return ModelName.parse(name)
     except ValueError as error:
         raise InvalidInput(str(error)) from None
-
-
-def is_offline(model: ModelName) -> bool:
-    """Whether this is one of the deterministic stand-ins, which cost nothing."""
-    from assay.llm.names import Provider
-
-    return model.provider is Provider.OFFLINE
 
 
 def _has_price(name: str) -> bool:

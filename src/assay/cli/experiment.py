@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from assay.cli.batch import take
-from assay.cli.command import AsJson, DryRun, Yes, command, confirm, full_id, root
+from assay.cli.command import AsJson, DryRun, Yes, cancel_one, command, full_id, root
 from assay.domain.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -197,12 +197,15 @@ def cancel(
     out = root(context).output(as_json)
     with root(context).client() as client:
         id_ = full_id(experiment, client.experiments.list())
-        if dry_run:
-            body = client.experiments.get(id_)
-            out.changed(id_, f"would cancel {id_}", detail=body, dry_run=True)
-            return
-        confirm(out, f"Cancel {id_}?", yes)
-        out.changed(id_, f"cancelled {id_}", detail=client.experiments.cancel(id_))
+        cancel_one(
+            out,
+            id_,
+            get=client.experiments.get,
+            cancel=client.experiments.cancel,
+            question=f"Cancel {id_}?",
+            dry_run=dry_run,
+            yes=yes,
+        )
 
 
 def _describe(body: ExperimentBody) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from assay.cli import options as opt
 from assay.cli.batch import take
-from assay.cli.command import INTERRUPTED, AsJson, DryRun, Yes, command, confirm, full_id, root
+from assay.cli.command import INTERRUPTED, AsJson, DryRun, Yes, cancel_one, command, full_id, root
 from assay.domain.errors import InvalidInput, Unavailable
 
 if TYPE_CHECKING:
@@ -180,12 +180,15 @@ def cancel(
     out = root(context).output(as_json)
     with root(context).client() as client:
         id_ = full_id(search, client.searches.list())
-        if dry_run:
-            body = client.searches.get(id_)
-            out.changed(id_, f"would cancel {id_}", detail=body, dry_run=True)
-            return
-        confirm(out, f"Cancel {id_} and what is unfinished of it?", yes)
-        out.changed(id_, f"cancelled {id_}", detail=client.searches.cancel(id_))
+        cancel_one(
+            out,
+            id_,
+            get=client.searches.get,
+            cancel=client.searches.cancel,
+            question=f"Cancel {id_} and what is unfinished of it?",
+            dry_run=dry_run,
+            yes=yes,
+        )
 
 
 def open_ideator_named(name: str) -> Ideator:

@@ -12,7 +12,6 @@ from assay.llm.ideation import (
     Operator,
     ProposedIdea,
     Trajectory,
-    derive_seed,
 )
 from assay.llm.interface import (
     BadRequest,
@@ -70,7 +69,6 @@ __all__ = [
     "Trajectory",
     "Try",
     "Usage",
-    "derive_seed",
     "estimate",
     "format_idea",
     "implement_prompt",

@@ -1,6 +1,5 @@
 """Claude models through the official SDK."""
 
-import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -14,14 +13,14 @@ from assay.llm.interface import (
     Completion,
     MissingKey,
     ModelError,
-    OnTry,
     Prompt,
     ProviderUnavailable,
     Stop,
     Usage,
 )
 from assay.llm.names import ModelName
-from assay.llm.retry import RetryPolicy, status_error, with_retries
+from assay.llm.provider import ProviderModel
+from assay.llm.retry import RetryPolicy, status_error
 
 KEY = "ANTHROPIC_API_KEY"
 _ADDRESS = "https://api.anthropic.com"
@@ -36,7 +35,7 @@ _STOPS: dict[str, Stop] = {
 Thinking = Literal["default", "summarized"]
 
 
-class AnthropicModel:
+class AnthropicModel(ProviderModel[anthropic.AsyncAnthropic]):
     """`anthropic:<model>[@base_url]`, or any server that speaks the Anthropic Messages API.
 
     `thinking="summarized"` asks models that decide themselves how much to think (Claude 4.6 and
@@ -52,7 +51,7 @@ class AnthropicModel:
         policy: RetryPolicy | None = None,
     ) -> None:
         """Raises MissingKey unless the key is set; a server named by address may need none."""
-        self._name = name
+        super().__init__(name, policy)
         address = name.base_url or env.get("ANTHROPIC_BASE_URL") or None
         key = env.get(KEY, "")
         if not key and address is None:
@@ -62,47 +61,14 @@ class AnthropicModel:
         # Gateways built for the older API version read the key from this header.
         self._headers = {"x-api-key": self._key} if address else {}
         self._thinking = thinking
-        self._policy = policy or RetryPolicy()
-        self._client: anthropic.AsyncAnthropic | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
-    @property
-    def name(self) -> ModelName:
-        return self._name
-
-    async def complete(
-        self,
-        prompt: Prompt,
-        *,
-        max_tokens: int,
-        temperature: float | None = None,
-        timeout_s: float = 600.0,
-        on_try: OnTry | None = None,
-    ) -> Completion:
-        """See `Model.complete`."""
-
-        async def call() -> Completion:
-            return await self._once(prompt, max_tokens, temperature, timeout_s)
-
-        return await with_retries(call, self._policy, timeout_s=timeout_s, on_try=on_try)
-
-    async def aclose(self) -> None:
-        """Close connections."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
-
-    def _open(self) -> anthropic.AsyncAnthropic:
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            self._loop = loop
-            self._client = anthropic.AsyncAnthropic(
-                api_key=self._key,
-                base_url=self._address,
-                max_retries=0,
-                default_headers=self._headers,
-            )
-        return self._client
+    def _connect(self) -> anthropic.AsyncAnthropic:
+        return anthropic.AsyncAnthropic(
+            api_key=self._key,
+            base_url=self._address,
+            max_retries=0,
+            default_headers=self._headers,
+        )
 
     async def _once(
         self, prompt: Prompt, max_tokens: int, temperature: float | None, timeout_s: float

@@ -1,6 +1,5 @@
 """What ideators are asked and what they return."""
 
-import hashlib
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -33,7 +32,8 @@ class IdeationRequest:
     """Ask for `count` ideas with one operator of the search (paper §4.1, algorithm 1).
 
     `positives` are the trajectories that beat the baseline; exploit builds on them. `seed` comes
-    from `derive_seed`, so that an epoch that is asked for again gets the same answer offline.
+    from `assay.domain.hashing.derive_seed`, so that an epoch that is asked for again gets the
+    same answer offline.
     """
 
     operator: Operator
@@ -79,9 +79,3 @@ class Ideator(Protocol):
         ...
 
     async def aclose(self) -> None: ...
-
-
-def derive_seed(search_seed: int, epoch: int, operator: Operator) -> int:
-    """A seed for one request of a search: equal inputs give equal seeds, on every machine."""
-    digest = hashlib.sha256(f"{search_seed}/{epoch}/{operator}".encode()).digest()
-    return int.from_bytes(digest[:8], "big")

@@ -1,6 +1,5 @@
 """GPT models, and everything else that speaks OpenAI's chat completions (vLLM, Ollama, …)."""
 
-import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -13,14 +12,14 @@ from assay.llm.interface import (
     BadRequest,
     Completion,
     MissingKey,
-    OnTry,
     Prompt,
     ProviderUnavailable,
     Stop,
     Usage,
 )
 from assay.llm.names import ModelName
-from assay.llm.retry import RetryPolicy, status_error, with_retries
+from assay.llm.provider import ProviderModel
+from assay.llm.retry import RetryPolicy, status_error
 
 KEY = "OPENAI_API_KEY"
 _ADDRESS = "https://api.openai.com/v1"
@@ -29,58 +28,25 @@ _WITH_TEMPERATURE = ("gpt-3", "gpt-4", "chatgpt-4")
 _THINK = re.compile(r"^\s*<think>(.*?)</think>\s*", re.DOTALL)
 
 
-class OpenAIModel:
+class OpenAIModel(ProviderModel[openai.AsyncOpenAI]):
     """`openai:<model>[@base_url]`."""
 
     def __init__(
         self, name: ModelName, env: Mapping[str, str], *, policy: RetryPolicy | None = None
     ) -> None:
         """Raises MissingKey unless the key is set; a server named by address may need none."""
-        self._name = name
+        super().__init__(name, policy)
         address = name.base_url or env.get("OPENAI_BASE_URL") or None
         self._key = env.get(KEY, "")
         if not self._key and address is None:
             raise MissingKey(name, KEY)
         self._own_server = address is not None
         self._address = address or _ADDRESS
-        self._policy = policy or RetryPolicy()
-        self._client: openai.AsyncOpenAI | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
-    @property
-    def name(self) -> ModelName:
-        return self._name
-
-    async def complete(
-        self,
-        prompt: Prompt,
-        *,
-        max_tokens: int,
-        temperature: float | None = None,
-        timeout_s: float = 600.0,
-        on_try: OnTry | None = None,
-    ) -> Completion:
-        """See `Model.complete`."""
-
-        async def call() -> Completion:
-            return await self._once(prompt, max_tokens, temperature, timeout_s)
-
-        return await with_retries(call, self._policy, timeout_s=timeout_s, on_try=on_try)
-
-    async def aclose(self) -> None:
-        """Close connections."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
-
-    def _open(self) -> openai.AsyncOpenAI:
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            self._loop = loop
-            self._client = openai.AsyncOpenAI(
-                api_key=self._key or "none", base_url=self._address, max_retries=0
-            )
-        return self._client
+    def _connect(self) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(
+            api_key=self._key or "none", base_url=self._address, max_retries=0
+        )
 
     async def _once(
         self, prompt: Prompt, max_tokens: int, temperature: float | None, timeout_s: float
