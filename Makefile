@@ -8,11 +8,11 @@ BIN    := $(VENV)/bin
 TORCH  ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test lint format openapi chaos clean
+.PHONY: help install demo serve test lint format openapi chaos fuzz-patching clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
-	@echo "bench-NAME          A benchmark: overhead, discrimination"
+	@echo "bench-NAME          A benchmark: overhead, discrimination, patching"
 
 install: $(VENV)/.installed-$(TORCH) ## Create .venv and install everything (TORCH=cuda for a GPU)
 
@@ -45,8 +45,13 @@ openapi: install ## Rewrite docs/openapi.json from the code
 chaos: install ## kill -9 of the service at 20 seeded moments
 	@$(BIN)/python benchmarks/chaos.py --moments 20
 
+fuzz-patching: install ## Ten minutes of damaged diffs against the patcher
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3,<4' \
+		|| echo "atheris cannot be installed here: damage will not be steered by coverage"
+	@$(BIN)/python -m benchmarks.fuzz_patching --minutes 10
+
 bench-%: install
-	@$(BIN)/python benchmarks/$(subst -,_,$*).py
+	@$(BIN)/python -m benchmarks.$(subst -,_,$*)
 
 clean: ## Remove the environment and everything the service stored
 	rm -rf $(VENV) .assay build dist .mypy_cache .ruff_cache .pytest_cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -66,6 +67,12 @@ def missing(what: str) -> None:
     if os.environ.get("CI") == "true":
         pytest.fail(what)
     pytest.skip(what)
+
+
+def require_git() -> None:
+    """For tests that compare with git."""
+    if shutil.which("git") is None:
+        missing("git is not installed")
 
 
 @functools.cache

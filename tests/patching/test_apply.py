@@ -140,7 +140,6 @@ def test_line_endings_of_the_file_stay(ending):
     [
         ((" a", "-b", "+B", " c"), "a\n\nB\n\n\nc\nd\n"),
         ((" a", " ", " ", "-b", "+B", " ", " c"), "a\n\nB\n\n\nc\nd\n"),
-        (("-a", "-b", "+AB", " c"), "AB\n\n\nc\nd\n"),
         ((" a", "", " b", "", " c", "+C"), "a\n\nb\n\n\nc\nC\nd\n"),
     ],
 )
@@ -148,7 +147,7 @@ def test_blank_lines_may_differ(hunk, after):
     files = {"n.txt": "a\n\nb\n\n\nc\nd\n"}
     result = edited(diff("@@", *hunk, path="n.txt"), files)
     assert result.files["n.txt"] == after
-    assert result.report.files[0].hunks[0].tier == "blank_lines"
+    assert result.report.files[0].hunks[0].tier == "aligned"
 
 
 def test_no_match_shows_what_stands_there():
@@ -203,12 +202,12 @@ def test_overlapping_changes_conflict_but_repeats_do_not():
         (diff("@@", "+x = 2", path="link/new.py"), RefusalCode.SYMLINK),
         (diff("@@", "+x = 2", path="pkg/model.py"), RefusalCode.AMBIGUOUS),
         ("--- /dev/null\n+++ b/train.py\n@@ -0,0 +1 @@\n+x\n", RefusalCode.FILE_EXISTS),
-        ("diff --git a/train.py b/t.py\nrename from train.py\nrename to t.py\n", "unsupported"),
+        ("diff --git a/t b/u\ncopy from t\ncopy to u\n", RefusalCode.UNSUPPORTED),
         ("--- /dev/null\n+++ b/n\nnew file mode 120000\n", RefusalCode.MALFORMED),
         ("diff --git a/n b/n\nnew file mode 120000\n", RefusalCode.UNSUPPORTED),
         (diff(path="train.py"), RefusalCode.MALFORMED),
-        ("@@ -1 +1 @@\n-a\n+b\n", RefusalCode.MALFORMED),
-        ("```diff\n" + diff("@@", " import math", "what", "+x") + "\n```", RefusalCode.MALFORMED),
+        ("@@ -1 +1 @@\n-a\n+b\n", RefusalCode.AMBIGUOUS),
+        ("```diff\n" + diff("@@", " import math", "what", "+x") + "\n```", RefusalCode.NO_MATCH),
         ("pkg/model.py\n<<<<<<< SEARCH\nwidth = 8\n=======\n", RefusalCode.MALFORMED),
         ("x" * (1 << 20) + "y", RefusalCode.TOO_LARGE),
         (diff("@@", "-width = 8", "+width = (8", path="pkg/model.py"), RefusalCode.SYNTAX_ERROR),

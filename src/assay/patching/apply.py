@@ -1,13 +1,16 @@
 """Apply an answer to a tree: all of it or nothing."""
 
-import ast
-import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from assay.patching import log, paths
+from assay.patching import gates, log, paths
+from assay.patching.align import Effort
+from assay.patching.habits import as_files_write
+from assay.patching.keys import FileText, plain, squash
+from assay.patching.locate import Locator, Outcome, Placed
 from assay.patching.parse import parse_answer
-from assay.patching.place import Edit, Place, apply_edits, clash, find_places
-from assay.patching.text import FileLines, join_file, split_file
+from assay.patching.resolve import resolved
+from assay.patching.text import join_file
 from assay.patching.types import (
     FileRecord,
     Hunk,
@@ -18,8 +21,12 @@ from assay.patching.types import (
     RefusalCode,
     Section,
 )
+from assay.patching.wrapper import has_returns, unwrapped
 
 MAX_ANSWER_BYTES = 1 << 20
+MAX_ANSWER_LINES = 40_000
+MAX_FILES = 100
+MAX_HUNKS = 1_000
 
 
 def apply_answer(
@@ -31,203 +38,222 @@ def apply_answer(
 ) -> PatchResult:
     """Carry out the edits of `answer` on `files`, a whole tree of `{path: text}`.
 
-    Reads unified diffs and SEARCH/REPLACE blocks. A hunk is placed where its old text stands
-    exactly once: as written, else apart from trailing whitespace and line endings, else apart from
-    blank lines. `protected` are globs (or folders) no edit may touch; `symlinks` maps links of the
-    tree to their targets. `files` itself is not changed.
+    Reads unified diffs, V4A patches and SEARCH/REPLACE blocks. A hunk is placed by its content:
+    where its old lines stand line for line, as written or apart from whitespace, else where their
+    best alignment with the file puts them. It is applied only if no other place gives another
+    result. `protected` are globs (or folders) no edit may touch; `symlinks` maps links of the tree
+    to their targets. `files` itself is not changed.
 
-    Raises PatchRefused, and nothing else, with a log a model can act on. A hunk whose new text
-    stands already (and its old text does not) is refused as `already_applied`, not skipped: an
-    answer that repeats part of the codebase was written against another state of it.
+    Raises PatchRefused, and nothing else, with a log a model can act on. A hunk whose result
+    stands at its place already is refused as `already_applied`, not skipped: an answer that
+    repeats part of the codebase was written against another state of it.
     """
     _check_size(answer)
-    sections = parse_answer(answer, files)
-    for section in sections:
-        paths.check(section.path, files, protected, symlinks or {})
+    lines = unwrapped(answer)
+    if len(lines) > MAX_ANSWER_LINES:
+        raise _too_large(f"{MAX_ANSWER_LINES} lines")
+    parsed = parse_answer(lines, files)
+    if len(parsed.sections) > MAX_HUNKS or sum(len(s.hunks) for s in parsed.sections) > MAX_HUNKS:
+        raise _too_large(f"{MAX_HUNKS} hunks")
+    names = {(raw.old, raw.new) for raw in parsed.sections}
+    if len(names) > MAX_FILES:
+        raise _too_large(f"edits of {MAX_FILES} files")
+    sections = resolved(parsed.sections, files, protected, symlinks or {})
+    sections = as_files_write(files, sections, noisy=has_returns(lines))
+    gates.check_placeholders(sections)
     after = dict(files)
-    records = [_apply_section(section, files, after) for section in sections]
-    for section in sections:
-        if section.action == "create":
-            others = {name: "" for name in after if name != section.path}
-            paths.check(section.path, others, (), {})
+    effort = Effort()
+    records = tuple(_apply_section(section, files, after, effort) for section in sections)
+    _check_beside(records, after)
     if after == files:
-        raise PatchRefused(
-            RefusalCode.NO_CHANGE,
-            "The edits leave every file as it was. Send the change the idea asks for.",
-        )
-    for record in records:
-        _check_syntax(record.path, files.get(record.path), after.get(record.path))
-    return PatchResult(after, PatchReport(tuple(records)))
+        raise _no_change(sections)
+    if _applies_again(sections, after):
+        raise PatchRefused(RefusalCode.AMBIGUOUS, log.again())
+    return PatchResult(after, PatchReport(records, parsed.formats))
 
 
 def _check_size(answer: str) -> None:
-    if len(answer.encode("utf-8", "replace")) > MAX_ANSWER_BYTES:
-        raise PatchRefused(
-            RefusalCode.TOO_LARGE,
-            f"The answer is longer than {MAX_ANSWER_BYTES} bytes. Send only what changes.",
-        )
+    if len(answer) > MAX_ANSWER_BYTES or len(answer.encode("utf-8", "replace")) > MAX_ANSWER_BYTES:
+        raise _too_large(f"{MAX_ANSWER_BYTES} bytes")
     if "\0" in answer:
         raise PatchRefused(RefusalCode.MALFORMED, "The answer holds a NUL character.")
+    if not answer.isascii() and any("\ud800" <= char <= "\udfff" for char in answer):
+        raise PatchRefused(RefusalCode.MALFORMED, "The answer holds half of a surrogate pair.")
+
+
+def _too_large(limit: str) -> PatchRefused:
+    return PatchRefused(
+        RefusalCode.TOO_LARGE,
+        f"The answer holds more than {limit}. Send only what changes.",
+    )
+
+
+def _applies_again(sections: Sequence[Section], after: Mapping[str, str]) -> bool:
+    """Whether the same answer could be applied to its own result, and would add to it.
+
+    Then the codebase itself may be such a result, and nothing tells that it is not.
+    """
+    if any(section.action != "edit" for section in sections):
+        return False  # a new file is there, a deleted or renamed one gone
+    more: Counter[str] = Counter()
+    effort = Effort()
+    for section in sections:
+        file = FileText.of(after[section.path])
+        try:
+            locator = Locator(section.path, file, section.hunks, effort)
+            lines = locator.outcome().lines
+        except PatchRefused:
+            return False
+        more += Counter(map(str.strip, lines)) - Counter(map(str.strip, file.lines))
+    del more[""]
+    return bool(more)
+
+
+def _no_change(sections: Sequence[Section]) -> PatchRefused:
+    if any(hunk.changes for section in sections for hunk in section.hunks):
+        return PatchRefused(RefusalCode.ALREADY_APPLIED, log.all_stands())
+    return PatchRefused(
+        RefusalCode.NO_CHANGE,
+        "The edits leave every file as it was. Send the change the idea asks for.",
+    )
+
+
+def _check_beside(records: Sequence[FileRecord], after: Mapping[str, str]) -> None:
+    """Two new files of one answer must not be in each other's way."""
+    for record in records:
+        if record.change in ("created", "renamed"):
+            paths.check_beside(record.path, (name for name in after if name != record.path))
 
 
 def _apply_section(
-    section: Section, files: Mapping[str, str], after: dict[str, str]
+    section: Section,
+    files: Mapping[str, str],
+    after: dict[str, str],
+    effort: Effort,
 ) -> FileRecord:
-    path = section.path
     if section.action == "create":
         return _create(section, files, after)
+    path = section.source or section.path
     if path not in files:
         raise PatchRefused(RefusalCode.UNKNOWN_FILE, log.unknown_file(path, files))
-    before = split_file(files[path])
-    lines, records = _place_all(path, before, section.hunks)
     if section.action == "delete":
-        if section.hunks and lines:
-            raise PatchRefused(
-                RefusalCode.NO_MATCH,
-                f"`{path}` is to be deleted, but the removed lines are not all of its lines.",
-            )
+        return _delete(section, files, after)
+    if section.action == "rename":
+        if section.path in files:
+            raise PatchRefused(RefusalCode.FILE_EXISTS, log.file_exists(section.path))
         del after[path]
-        return FileRecord(path, "deleted", records)
-    final_newline = before.final_newline
-    at_end = (h for h, r in zip(section.hunks, records, strict=True) if _reaches_end(h, r, before))
-    for hunk in at_end:
-        if hunk.ends_bare is not None:
-            final_newline = not hunk.ends_bare
-    after[path] = join_file(lines, final_newline)
+    file = FileText.of(files[path])
+    outcome = Locator(path, file, section.hunks, effort).outcome()
+    after[section.path] = _result(section, file, files[path], outcome)
+    records = tuple(_record(section.hunks[p.index - 1], p) for p in outcome.placed)
+    if section.action == "rename":
+        return FileRecord(section.path, "renamed", records, path)
     return FileRecord(path, "edited", records)
+
+
+def _result(section: Section, file: FileText, before: str, outcome: Outcome) -> str:
+    """The file's new text.
+
+    Where the indentation of new lines is open, the one reading under which a Python file parses;
+    typographic quotes in new code are read as the plain ones if it parses only so.
+    """
+    final_newline = _final_newline(section, file, outcome)
+    loose = any(placed.reading.fit.tier != "exact" for placed in outcome.placed)
+    with_returns = before.count("\r\n") == before.count("\n") > 0 and before[-1] not in "\r\n"
+    if loose and with_returns:
+        for lines in (outcome.lines, *outcome.others):
+            _end_with_returns(lines, file.lines[-1], final_newline=final_newline)
+    texts = [join_file(lines, final_newline) for lines in (outcome.lines, *outcome.others)]
+    texts = list(dict.fromkeys(texts))
+    error = gates.syntax_error(section.path, before, texts[0])
+    if len(texts) > 1:
+        whole = [t for t in texts if gates.syntax_error(section.path, before, t) is None]
+        if len(whole) > 1 or not section.path.endswith(".py"):
+            raise PatchRefused(RefusalCode.AMBIGUOUS, log.open_indentation(section.path))
+        texts = whole or texts
+        error = None if whole else error
+    if error is not None and before.isascii() and plain(texts[0]) != texts[0]:
+        text = plain(texts[0])
+        if gates.syntax_error(section.path, before, text) is None:
+            return text
+    if error is not None:
+        text = log.syntax_error(section.path, error, texts[0])
+        raise PatchRefused(RefusalCode.SYNTAX_ERROR, text)
+    return texts[0]
+
+
+def _end_with_returns(lines: list[str], last: str, *, final_newline: bool) -> None:
+    """What was the last line, without a newline, has a carriage return now if it is not any more;
+    the new last line has none if it has no newline."""
+    for i, line in enumerate(lines[:-1]):
+        if line == last:
+            lines[i] = line + "\r"
+    if lines and not final_newline:
+        lines[-1] = lines[-1].removesuffix("\r")
+
+
+def _final_newline(section: Section, file: FileText, outcome: Outcome) -> bool:
+    """What the hunks that reach the file's end say of its last newline, else what it had."""
+    final = file.final_newline
+    for placed in outcome.placed:
+        hunk = section.hunks[placed.index - 1]
+        at_end = placed.late or placed.reading.fit.end >= len(file.lines)
+        if hunk.ends_bare is not None and at_end:
+            final = not hunk.ends_bare
+    return final
 
 
 def _create(section: Section, files: Mapping[str, str], after: dict[str, str]) -> FileRecord:
     path = section.path
-    lines = [text for hunk in section.hunks for text in hunk.new]
+    hunks = section.hunks
+    lines = [text for hunk in hunks for text in hunk.new]
+    bare = bool(hunks) and hunks[-1].ends_bare is True
+    text = join_file(lines, not bare)
     if path in files:
-        code = RefusalCode.FILE_EXISTS
-        if files[path] == join_file(lines, True):
-            code = RefusalCode.ALREADY_APPLIED
-        raise PatchRefused(
-            code, f"`{path}` exists already. Change it with hunks instead of creating it."
-        )
-    if any(text.strip() for hunk in section.hunks for text in hunk.old):
+        if _bare(files[path]) == _bare(text):
+            raise PatchRefused(RefusalCode.ALREADY_APPLIED, log.created_already(path))
+        raise PatchRefused(RefusalCode.FILE_EXISTS, log.file_exists(path))
+    if any(text.strip() for hunk in hunks for text in hunk.old):
         raise PatchRefused(
             RefusalCode.MALFORMED,
             f"`{path}` is a new file: every one of its lines must start with `+`.",
         )
-    bare = bool(section.hunks) and section.hunks[-1].ends_bare is True
-    after[path] = join_file(lines, not bare)
+    if any(hunk.cut == "yes" for hunk in hunks):
+        raise PatchRefused(RefusalCode.TRUNCATED, log.truncated(path, len(hunks)))
+    error = gates.syntax_error(path, None, text)
+    if error is not None:
+        raise PatchRefused(RefusalCode.SYNTAX_ERROR, log.syntax_error(path, error, text))
+    after[path] = text
     records = tuple(
-        HunkRecord(i, 1, "whole_file", 0, len(hunk.new)) for i, hunk in enumerate(section.hunks, 1)
+        HunkRecord(i, 1, "whole_file", 0, len(hunk.new)) for i, hunk in enumerate(hunks, 1)
     )
     return FileRecord(path, "created", records)
 
 
-def _reaches_end(hunk: Hunk, record: HunkRecord, before: FileLines) -> bool:
-    return record.late or record.line - 1 + len(hunk.old) >= len(before.lines)
+def _bare(text: str) -> str:
+    return text.replace("\r", "").rstrip("\n")
 
 
-def _place_all(
-    path: str, before: FileLines, hunks: list[Hunk]
-) -> tuple[list[str], tuple[HunkRecord, ...]]:
-    """Place every hunk on the original lines, then what is left on the result of the others."""
-    records: dict[int, HunkRecord] = {}
-    edits: list[Edit] = []
-    late: list[int] = []
-    failures: list[tuple[RefusalCode, str]] = []
-    for index, hunk in enumerate(hunks, 1):
-        found = _distinct(before.lines, find_places(before.lines, hunk))
-        if not found and len(hunks) > 1:
-            late.append(index)
-            continue
-        failure = _failure(path, index, hunk, before.lines, found)
-        if failure is not None:
-            failures.append(failure)
-            continue
-        new = [edit for edit in found[0].edits if edit not in edits]
-        if any(clash(edit, other) for edit in new for other in edits):
-            failures.append((RefusalCode.CONFLICT, log.conflict(path, index)))
-        edits += new
-        records[index] = _record(index, hunk, found[0])
-    lines = apply_edits(before.lines, edits) if not failures else before.lines
-    for index in late:
-        hunk = hunks[index - 1]
-        found = _distinct(lines, find_places(lines, hunk, exact_only=True))
-        failure = _failure(path, index, hunk, before.lines, found)
-        if failure is not None:
-            failures.append(failure)
-            continue
-        lines = apply_edits(lines, found[0].edits)
-        records[index] = _record(index, hunk, found[0], late=True)
-    if failures:
-        raise PatchRefused(failures[0][0], "\n\n".join(text for _, text in failures))
-    return lines, tuple(records[i] for i in sorted(records))
+def _delete(section: Section, files: Mapping[str, str], after: dict[str, str]) -> FileRecord:
+    """Delete a file; the removed lines, where there are any, must be all of its lines."""
+    path = section.path
+    told = [squash(text) for hunk in section.hunks for text in hunk.old]
+    real = [squash(text) for text in files[path].split("\n")]
+    stays = any(line.mark == "+" for hunk in section.hunks for line in hunk.lines)
+    if section.hunks and (stays or list(filter(None, told)) != list(filter(None, real))):
+        raise PatchRefused(
+            RefusalCode.NO_MATCH,
+            f"`{path}` is to be deleted, but the removed lines are not all of its lines. "
+            "Send the header alone (`deleted file mode 100644`), or all of its lines with `-`.",
+        )
+    del after[path]
+    return FileRecord(path, "deleted", ())
 
 
-def _record(index: int, hunk: Hunk, place: Place, *, late: bool = False) -> HunkRecord:
+def _record(hunk: Hunk, placed: Placed) -> HunkRecord:
     removed = sum(line.mark == "-" for line in hunk.lines)
     added = sum(line.mark == "+" for line in hunk.lines)
-    return HunkRecord(index, place.start + 1, place.tier, removed, added, late)
-
-
-def _distinct(lines: list[str], places: list[Place]) -> list[Place]:
-    """Places with different outcomes; equal outcomes count once (one of two equal lines goes)."""
-    if len(places) < 2:
-        return places
-    outcomes: dict[tuple[str, ...], Place] = {}
-    for place in places[:50]:
-        outcomes.setdefault(tuple(apply_edits(lines, place.edits)), place)
-    return list(outcomes.values())
-
-
-def _failure(
-    path: str, index: int, hunk: Hunk, lines: list[str], found: list[Place]
-) -> tuple[RefusalCode, str] | None:
-    """Why a hunk cannot be placed, or None where it stands in one place."""
-    if len(found) > 1:
-        return RefusalCode.AMBIGUOUS, log.ambiguous(path, index, hunk, lines, found)
-    if not found:
-        if hunk.new and find_places(lines, Hunk(_as_context(hunk))):
-            return RefusalCode.ALREADY_APPLIED, log.already_applied(path, index)
-        return RefusalCode.NO_MATCH, log.no_match(path, index, hunk, lines)
-    if _stands_already(hunk, lines, found[0]):
-        return RefusalCode.ALREADY_APPLIED, log.already_applied(path, index)
-    return None
-
-
-def _as_context(hunk: Hunk) -> tuple[log.Line, ...]:
-    return tuple(log.Line(" ", text) for text in hunk.new)
-
-
-def _stands_already(hunk: Hunk, lines: list[str], place: Place) -> bool:
-    """Whether a hunk that only inserts at its edge would repeat lines that stand there already."""
-    marks = "".join(line.mark for line in hunk.lines)
-    new = [text.rstrip() for text in hunk.new]
-    if "-" in marks or " " not in marks:
-        return False
-    if marks == " " * len(hunk.old) + "+" * (len(new) - len(hunk.old)) and "+" in marks:
-        around = lines[place.start : place.start + len(new)]
-    elif marks == "+" * (len(new) - len(hunk.old)) + " " * len(hunk.old) and "+" in marks:
-        around = lines[max(0, place.end - len(new)) : place.end]
-    else:
-        return False
-    return [text.rstrip() for text in around] == new
-
-
-def _check_syntax(path: str, before: str | None, after: str | None) -> None:
-    if after is None or not path.endswith(".py"):
-        return
-    if before is not None and _syntax_error(before) is not None:
-        return
-    error = _syntax_error(after)
-    if error is not None:
-        raise PatchRefused(RefusalCode.SYNTAX_ERROR, log.syntax_error(path, error, after))
-
-
-def _syntax_error(source: str) -> SyntaxError | None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(source)
-    except SyntaxError as error:
-        return error
-    except (ValueError, RecursionError, MemoryError) as error:
-        return SyntaxError(f"{type(error).__name__}: {error}")
-    return None
+    fit = placed.reading.fit
+    return HunkRecord(
+        placed.index, fit.start + 1, fit.tier, removed, added, placed.late, fit.score
+    )

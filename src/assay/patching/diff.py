@@ -83,10 +83,12 @@ def regions(old: list[str], spans: list[Change], context: int) -> list[Region]:
         Region(max(0, c.old_start - context), min(len(old), c.old_end + context), (c,))
         for c in spans
     ]
+    # Unique apart from trailing whitespace too, so that the result does not look like the base.
+    bare = [text.rstrip() for text in old]
     while True:
         found = _join(found)
         repeated = [
-            i for i, region in enumerate(found) if not _is_unique(old, region.start, region.end)
+            i for i, region in enumerate(found) if not _is_unique(bare, region.start, region.end)
         ]
         if not repeated:
             return found

@@ -1,25 +1,20 @@
 """What a refused answer is told: the expected lines, what really stands, what to send instead."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
-from assay.patching.place import Place
-from assay.patching.types import Hunk, Line
-
-__all__ = [
-    "Line",
-    "already_applied",
-    "ambiguous",
-    "conflict",
-    "no_match",
-    "syntax_error",
-    "unknown_file",
-]
+from assay.patching.place import Fit
+from assay.patching.types import Hunk
 
 _SHOWN = 14  # lines of an excerpt
 _WIDTH = 160
 _MAX_LINES = 4_000  # of a file searched for the nearest text
 _AGAIN = "Send the whole answer again, written against the original files."
+
+
+def gone_already(path: str, files: Iterable[str]) -> str:
+    return f"`{path}` is gone, so that nothing is to be done. {unknown_file(path, files)}"
 
 
 def unknown_file(path: str, files: Iterable[str]) -> str:
@@ -40,6 +35,18 @@ def conflict(path: str, index: int) -> str:
     )
 
 
+def all_stands() -> str:
+    return f"Everything the edits ask for stands in the files already: nothing to do. {_AGAIN}"
+
+
+def again() -> str:
+    return (
+        "The edits could be applied to their own result once more, so that nothing tells whether "
+        "the files hold them already. Copy more of the unchanged lines around each change, at "
+        f"least two before and two after it. {_AGAIN}"
+    )
+
+
 def already_applied(path: str, index: int) -> str:
     return (
         f"`{path}`, hunk {index}: its new lines stand in the file already: nothing to do. "
@@ -47,12 +54,7 @@ def already_applied(path: str, index: int) -> str:
     )
 
 
-def ambiguous(path: str, index: int, hunk: Hunk, lines: list[str], found: list[Place]) -> str:
-    if not hunk.old:
-        return (
-            f"`{path}`, hunk {index}: it adds lines but shows no line of the file, so its place "
-            f"is unknown. Copy the three lines before and after the place exactly. {_AGAIN}"
-        )
+def ambiguous(path: str, index: int, hunk: Hunk, lines: list[str], found: list[Fit]) -> str:
     where = ", ".join(
         f"line {place.start + 1}{_enclosing(lines, place.start)}" for place in found[:8]
     )
@@ -83,6 +85,61 @@ def no_match(path: str, index: int, hunk: Hunk, lines: list[str]) -> str:
         + "\n".join(shown)
         + f"\nCopy them exactly, without numbers, where the change belongs. {_AGAIN}"
     )
+
+
+def unanchored(path: str, index: int) -> str:
+    return (
+        f"`{path}`, hunk {index}: it adds lines but shows no line of the file, so its place "
+        f"is unknown. Copy the three lines before and after the place exactly. {_AGAIN}"
+    )
+
+
+def doubt(path: str, index: int, why: str) -> str:
+    return (
+        f"`{path}`, hunk {index}: {why}. Copy the lines around the change from the file exactly, "
+        f"without leaving any out. {_AGAIN}"
+    )
+
+
+def truncated(path: str, index: int) -> str:
+    return (
+        f"`{path}`, hunk {index}: the answer ends in the middle of it. Send the whole diff again; "
+        "make it shorter if there is not enough room, and close the fence."
+    )
+
+
+def too_much(path: str, index: int) -> str:
+    return (
+        f"`{path}`, hunk {index}: its lines do not stand in the file as written, and the answer "
+        f"is too long to look for the nearest place. Copy the old lines exactly. {_AGAIN}"
+    )
+
+
+def placeholder(path: str, index: int, text: str) -> str:
+    return (
+        f"`{path}`, hunk {index}: the added line {text.strip()[:120]!r} stands for code "
+        "that is left out; it would replace that code. Write out every line that is to stand in "
+        f"the file, and leave alone what does not change. {_AGAIN}"
+    )
+
+
+def open_indentation(path: str) -> str:
+    return (
+        f"`{path}`: the lines around the change are indented otherwise than in the file, so that "
+        f"the indentation of the new lines is unclear. Copy the old lines exactly. {_AGAIN}"
+    )
+
+
+def file_exists(path: str) -> str:
+    return f"`{path}` exists already. Change it with hunks instead of creating it."
+
+
+def created_already(path: str) -> str:
+    return f"`{path}` exists already with just this text: nothing to do. Leave it out. {_AGAIN}"
+
+
+def nowhere(path: str, index: int) -> str:
+    return f"`{path}`, hunk {index}: its old lines stand nowhere in the file either."
 
 
 def syntax_error(path: str, error: SyntaxError, source: str) -> str:
@@ -125,12 +182,28 @@ def _nearest(old: list[str], lines: list[str]) -> tuple[int | None, str | None]:
         if score > best_score:
             best, best_score = start, score
     if best is None:
-        filled = next((text for text in wanted if text), "")
-        near = difflib.get_close_matches(filled, have[:1000], n=1, cutoff=0.5)
-        best = have.index(near[0]) if near else None
+        best = _alike(wanted, have)
     if best is None:
         return None, None
     there = have[best : best + len(wanted)]
     there += [""] * (len(wanted) - len(there))
     trios = zip(old, wanted, there, strict=False)
     return best, next((text for text, one, other in trios if one != other), None)
+
+
+def _alike(wanted: list[str], have: list[str]) -> int | None:
+    """Where the text would start if one of its longest lines stood where most of its words do."""
+    told = sorted(range(len(wanted)), key=lambda i: len(wanted[i]), reverse=True)[:4]
+    words = [set(re.findall(r"\w{3,}", line)) for line in have]
+    for i in told:
+        mine = set(re.findall(r"\w{3,}", wanted[i]))
+        shared = [len(mine & others) for others in words]
+        most = max(shared, default=0)
+        if mine and 2 * most >= len(mine):
+            ties = [j for j, count in enumerate(shared) if count == most][:50]
+            return max(0, max(ties, key=lambda j: _ratio(wanted[i], have[j])) - i)
+    return None
+
+
+def _ratio(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one[:_WIDTH], other[:_WIDTH], autojunk=False).ratio()

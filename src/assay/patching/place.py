@@ -1,155 +1,98 @@
-"""Find the one place where a hunk's old text stands, and turn the hunk into edits of lines."""
+"""Find where a hunk's old lines stand one after the other."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from assay.patching.types import Hunk, Line, Tier
+from assay.patching.blanks import with_blanks, without_edges
+from assay.patching.keys import CONTIGUOUS, FileText
+from assay.patching.types import Hunk, Tier
+
+# More places than this are not told apart: the hunk is refused as ambiguous.
+MAX_PLACES = 64
+_STRICT: tuple[Tier, ...] = ("exact", "trailing_whitespace")
 
 
 @dataclass(frozen=True)
-class Edit:
-    """Replace lines `[start, end)` of the file by `lines`; `start == end` inserts."""
+class Fit:
+    """One reading of where a hunk goes.
 
-    start: int
-    end: int
-    lines: tuple[str, ...]
+    `hunk` is the hunk as read (blank lines without a marker decided on), `at` the file's line for
+    each of its lines, None for lines that do not stand in the file.
+    """
 
-
-@dataclass(frozen=True)
-class Place:
-    """One place of a hunk: the span `[start, end)` it matched, and the edits it means there."""
-
-    start: int
-    end: int
+    hunk: Hunk
+    at: tuple[int | None, ...]
     tier: Tier
-    edits: tuple[Edit, ...]
+    score: float = 1.0
+
+    @property
+    def start(self) -> int:
+        """The first of the file's lines that the hunk holds on to."""
+        return next((i for i in self.at if i is not None), 0)
+
+    @property
+    def end(self) -> int:
+        """One behind the last of them."""
+        return 1 + next((i for i in reversed(self.at) if i is not None), -1)
 
 
-def find_places(lines: list[str], hunk: Hunk, *, exact_only: bool = False) -> list[Place]:
-    """All places at the strictest tier that has any; a tie never falls through to a looser one."""
-    tiers = (_exact,) if exact_only else (_exact, _trailing, _blank)
-    for tier in tiers:
-        places = list(tier(lines, hunk))
-        if places:
-            return places
+def contiguous_fits(file: FileText, hunk: Hunk, tiers: Sequence[Tier] | None = None) -> list[Fit]:
+    """All places at the strictest tier that has any; a tie never falls through to a looser one.
+
+    Before whitespace is left out of account, blank lines at the hunk's edges are: an answer may
+    have one too many there, and the same lines may stand elsewhere at another depth.
+    """
+    hunks = list(with_blanks(hunk))
+    bare = without_edges(hunks[0]) if hunks else None
+    keys = dict(CONTIGUOUS)
+    strict: list[tuple[Tier, list[Hunk]]] = [(tier, hunks) for tier in _STRICT]
+    edged: list[tuple[Tier, list[Hunk]]] = [(tier, [bare]) for tier in _STRICT if bare is not None]
+    loose: list[tuple[Tier, list[Hunk]]] = [(t, hunks) for t in keys if t not in _STRICT]
+    for tier, candidates in [*strict, *edged, *loose]:
+        if tiers is not None and tier not in tiers:
+            continue
+        found: list[Fit] = []
+        for one in candidates:
+            old = [keys[tier](text) for text in one.old]
+            found += [_straight(one, start, tier) for start in _starts(file, tier, old)]
+        if found:
+            return found
     return []
 
 
-def apply_edits(lines: list[str], edits: Iterable[Edit]) -> list[str]:
-    """The lines after edits that do not overlap."""
-    result: list[str] = []
-    at = 0
-    for edit in sorted(edits, key=lambda e: (e.start, e.end)):
-        result += lines[at : edit.start]
-        result += edit.lines
-        at = edit.end
-    return result + lines[at:]
+def places_of(file: FileText, tier: Tier, texts: Sequence[str]) -> list[int]:
+    """Where lines stand one after the other, at most MAX_PLACES + 1 of them."""
+    key = dict(CONTIGUOUS)[tier]
+    return list(_starts(file, tier, [key(text) for text in texts]))
 
 
-def clash(one: Edit, other: Edit) -> bool:
-    """Whether the outcome of two edits depends on their order, or their lines overlap."""
-    if one.start == one.end or other.start == other.end:
-        return max(one.start, other.start) <= min(one.end, other.end)
-    return max(one.start, other.start) < min(one.end, other.end)
-
-
-def _exact(lines: list[str], hunk: Hunk) -> Iterator[Place]:
-    for start in _starts(lines, hunk.old):
-        yield _aligned(hunk, start, "exact")
-
-
-def _trailing(lines: list[str], hunk: Hunk) -> Iterator[Place]:
-    old = [text.rstrip() for text in hunk.old]
-    for start in _starts([text.rstrip() for text in lines], old):
-        fitted = _with_endings(hunk, lines[start : start + len(old)])
-        yield _aligned(fitted, start, "trailing_whitespace")
-
-
-def _starts(lines: list[str], old: list[str]) -> Iterator[int]:
+def _starts(file: FileText, tier: Tier, old: Sequence[str]) -> Iterator[int]:
     size = len(old)
+    keys = file.keys(tier)
     if not size:
         # Lines without any context have one place in an empty file, and any place in another.
-        yield from range(min(len(lines) + 1, 2))
+        yield from range(min(len(keys) + 1, 2))
         return
-    for i in range(len(lines) - size + 1):
-        if lines[i] == old[0] and lines[i : i + size] == old:
-            yield i
-
-
-def _with_endings(hunk: Hunk, standing: list[str]) -> Hunk:
-    """Give added lines the carriage returns that the lines around them have."""
-    if not standing:
-        return hunk
-    file_cr = all(text.endswith("\r") for text in standing)
-    hunk_cr = all(text.endswith("\r") for text in hunk.old)
-    if file_cr == hunk_cr:
-        return hunk
-    end = "\r" if file_cr else ""
-    return Hunk(
-        tuple(
-            Line("+", line.text.removesuffix("\r") + end) if line.mark == "+" else line
-            for line in hunk.lines
-        ),
-        hunk.ends_bare,
-    )
-
-
-def _aligned(hunk: Hunk, start: int, tier: Tier) -> Place:
-    """Edits of a hunk whose old lines stand one for one from `start` on."""
-    edits: list[Edit] = []
-    at = first = start
-    added: list[str] = []
-    open_run = False
-    for line in (*hunk.lines, Line(" ", "")):  # the last one only closes the run
-        if line.mark == " ":
-            if open_run:
-                edits.append(Edit(first, at, tuple(added)))
-            at += 1
-            open_run, first, added = False, at, []
-            continue
-        open_run = True
-        if line.mark == "-":
-            at += 1
-        else:
-            added.append(line.text)
-    return Place(start, start + len(hunk.old), tier, tuple(edits))
-
-
-def _blank(lines: list[str], hunk: Hunk) -> Iterator[Place]:
-    """Places where only blank lines differ, for hunks with two other lines to hold on to."""
-    wanted = [text.rstrip() for text in hunk.old if text.strip()]
-    if len(wanted) < 2:
+    places = file.places(tier)
+    if any(text not in places for text in old):
         return
-    filled = [i for i, text in enumerate(lines) if text.strip()]
-    for k in _starts([lines[i].rstrip() for i in filled], wanted):
-        span = filled[k : k + len(wanted)]
-        start, end = span[0], span[-1] + 1
-        fitted = _with_endings(hunk, [lines[i] for i in span])
-        new = _woven(lines, fitted, span)
-        yield Place(start, end, "blank_lines", (Edit(start, end, tuple(new)),))
+    rarest = min(range(size), key=lambda i: len(places[old[i]]))
+    found = 0
+    for at in places[old[rarest]]:
+        start = at - rarest
+        if start >= 0 and keys[start : start + size] == old:
+            yield start
+            found += 1
+            if found > MAX_PLACES:
+                return
 
 
-def _woven(lines: list[str], hunk: Hunk, span: list[int]) -> list[str]:
-    """The new text of a span: the file's own blank lines stay, except between removed lines."""
-    new: list[str] = []
-    matched = 0  # how many non-blank old lines were passed
-    at = span[0]  # the next line of the file not yet decided on
-    removing = False
+def _straight(hunk: Hunk, start: int, tier: Tier) -> Fit:
+    at: list[int | None] = []
     for line in hunk.lines:
         if line.mark == "+":
-            new.append(line.text)
-            continue
-        if not line.text.strip():
-            upto = span[matched] if 0 < matched < len(span) else at
-            if line.mark == " ":
-                new += lines[at:upto]
-            at = upto
-            continue
-        target = span[matched]
-        if not (removing and line.mark == "-"):
-            new += lines[at:target]
-        if line.mark == " ":
-            new.append(lines[target])
-        removing = line.mark == "-"
-        at, matched = target + 1, matched + 1
-    return new
+            at.append(None)
+        else:
+            at.append(start)
+            start += 1
+    return Fit(hunk, tuple(at), tier)
