@@ -83,12 +83,9 @@ def test_a_deep_base_does_not_stop_an_edit_elsewhere() -> None:
     assert apply_answer(files, answer).files["deep.py"].startswith("a = 1\nb = 3\nx = ((")
 
 
-@pytest.mark.parametrize("engine", ["plain", "atheris"])
-def test_the_fuzzer_finds_nothing_in_a_few_executions(engine: str) -> None:
-    if engine == "atheris":
-        pytest.importorskip("atheris")
+def test_the_fuzzer_finds_nothing_in_a_few_executions() -> None:
     done = subprocess.run(
-        [*FUZZ, "--executions", "1500", "--seed", "7", "--engine", engine],
+        [*FUZZ, "--executions", "1500", "--seed", "7", "--engine", "plain"],
         cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
