@@ -143,7 +143,7 @@ def _patch_ng(place: Place, answer: str) -> bool:
             # Of git's diffs it takes the prefixes away by itself.
             strip = 0 if parsed.type in (patch_ng.GIT, patch_ng.HG) else 1
             return bool(parsed.apply(strip=strip, root=str(place.tree)))
-    except Exception:
+    except Exception:  # whatever it raises on a damaged diff: it did not apply it
         return False
     finally:
         os.chdir(here)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from assay.patching import gates, log, paths
 from assay.patching.align import Effort
-from assay.patching.habits import as_files_write
+from assay.patching.habits import as_files_write, newline_style
 from assay.patching.keys import FileText, plain, squash
 from assay.patching.locate import Locator, Outcome, Placed
 from assay.patching.parse import parse_answer
@@ -126,10 +126,7 @@ def _check_beside(records: Sequence[FileRecord], after: Mapping[str, str]) -> No
 
 
 def _apply_section(
-    section: Section,
-    files: Mapping[str, str],
-    after: dict[str, str],
-    effort: Effort,
+    section: Section, files: Mapping[str, str], after: dict[str, str], effort: Effort
 ) -> FileRecord:
     if section.action == "create":
         return _create(section, files, after)
@@ -159,7 +156,7 @@ def _result(section: Section, file: FileText, before: str, outcome: Outcome) -> 
     """
     final_newline = _final_newline(section, file, outcome)
     loose = any(placed.reading.fit.tier != "exact" for placed in outcome.placed)
-    with_returns = before.count("\r\n") == before.count("\n") > 0 and before[-1] not in "\r\n"
+    with_returns = newline_style(before) == "\r" and before[-1] not in "\r\n"
     if loose and with_returns:
         for lines in (outcome.lines, *outcome.others):
             _end_with_returns(lines, file.lines[-1], final_newline=final_newline)

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from assay.patching.keys import FileText, squash
-from assay.patching.place import Fit, places_of
+from assay.patching.place import STRICT, Fit, places_of
 from assay.patching.reading import Reading
 from assay.patching.types import Tier
 from assay.patching.weave import Edit, apply_edits
@@ -19,7 +19,7 @@ def stands_already(file: FileText, reading: Reading) -> bool:
     new = fit.hunk.new
     if not reading.edits or not fit.hunk.old:
         return False
-    strict = fit.tier in ("exact", "trailing_whitespace")
+    strict = fit.tier in STRICT
     surplus = len(new) - len(fit.hunk.old)
     if surplus > 0 or (surplus == 0 and not strict):
         tier: Tier = "indentation" if strict else "whitespace"

@@ -40,7 +40,7 @@ def _changed(section: Section, change: Callable[[str], str]) -> Section:
 
 def _ends_otherwise(text: str, section: Section) -> bool:
     """Whether old lines end otherwise than those of a file that ends all of its own alike."""
-    style = _style(text)
+    style = newline_style(text)
     told = {
         old for old in _old(section) if style is not None and old.endswith("\r") != bool(style)
     }
@@ -48,11 +48,11 @@ def _ends_otherwise(text: str, section: Section) -> bool:
 
 
 def _ending(text: str) -> Callable[[str], str]:
-    style = _style(text)
+    style = newline_style(text)
     return lambda line: line if style is None else line.removesuffix("\r") + style
 
 
-def _style(text: str) -> str | None:
+def newline_style(text: str) -> str | None:
     """How all lines of a file end: "" or a carriage return; None if some do and some do not."""
     if "\r\n" not in text:
         return ""

@@ -8,16 +8,14 @@ from assay.patching.align import Effort, Exhausted, aligned_fits
 from assay.patching.cut import is_torn
 from assay.patching.done import adds_left_out, stands_already
 from assay.patching.keys import FileText
-from assay.patching.place import MAX_PLACES, Fit, contiguous_fits, places_of
+from assay.patching.place import MAX_PLACES, STRICT, Fit, contiguous_fits, places_of
 from assay.patching.reading import Reading, read_fit
 from assay.patching.scope import inside_scope
-from assay.patching.types import Hunk, PatchRefused, RefusalCode, Tier
+from assay.patching.types import Hunk, PatchRefused, RefusalCode
 from assay.patching.weave import Doubt, Taken, apply_edits
 
 _COMPARED = 8  # places that are looked at for the hunk's result: with more it is ambiguous
 _EXPLAINED = 5  # hunks whose nearest lines a patch log shows
-# A hunk written against the state after others has been copied from the answer: no loose reading.
-_LATE: tuple[Tier, ...] = ("exact", "trailing_whitespace")
 
 
 @dataclass(frozen=True)
@@ -56,13 +54,7 @@ class Locator:
     rest, all of a round at once.
     """
 
-    def __init__(
-        self,
-        path: str,
-        file: FileText,
-        hunks: Sequence[Hunk],
-        effort: Effort,
-    ) -> None:
+    def __init__(self, path: str, file: FileText, hunks: Sequence[Hunk], effort: Effort) -> None:
         self.path = path
         self.original = file
         self.hunks = {index: hunk for index, hunk in enumerate(hunks, 1) if hunk.lines}
@@ -83,7 +75,7 @@ class Locator:
         if later is not late:
             self._aligned(later, late=True)
         late = later
-        for index in self.open:
+        for index in list(self.open):
             self._fail_unplaced(index)
         if self.failures:
             raise self._refusal()
@@ -108,9 +100,8 @@ class Locator:
             if hunk.cut != "no" and not hunk.changes:
                 self._fail(index, RefusalCode.TRUNCATED, log.truncated(self.path, index))
             elif not hunk.old and self.original.lines:
-                if hunk.new == self.original.lines or self._new_stands(self.original, hunk):
-                    text = log.already_applied(self.path, index)
-                    self._fail(index, RefusalCode.ALREADY_APPLIED, text)
+                if self._is_result(hunk):
+                    self._fail_as_done(index)
                 else:
                     self._fail(index, RefusalCode.AMBIGUOUS, log.unanchored(self.path, index))
 
@@ -121,7 +112,8 @@ class Locator:
         several: dict[int, list[Reading]] = {}
         for index in list(self.open):
             hunk = self.hunks[index]
-            fits = contiguous_fits(state.file, hunk, _LATE if late else None)
+            # What was written against the state after others was copied from the answer.
+            fits = contiguous_fits(state.file, hunk, STRICT if late else None)
             if not fits:
                 continue
             several[index] = self._readings(state.file, index, fits)
@@ -137,8 +129,7 @@ class Locator:
             try:
                 found.append(read_fit(file, fit))
                 if len(found) <= _COMPARED and stands_already(file, found[-1]):
-                    text = log.already_applied(self.path, index)
-                    self._fail(index, RefusalCode.ALREADY_APPLIED, text)
+                    self._fail_as_done(index)
             except Doubt as doubt:
                 self._fail(index, RefusalCode.NO_MATCH, log.doubt(self.path, index, doubt.why))
         return found
@@ -149,8 +140,7 @@ class Locator:
         several = {index: several[index] for index in several if index in self.open}
         for index in [i for i in several if self._is_done_in_scope(state.file, i, several[i])]:
             del several[index]
-            text = log.already_applied(self.path, index)
-            self._fail(index, RefusalCode.ALREADY_APPLIED, text)
+            self._fail_as_done(index)
         progress = True
         while several and progress:
             progress = False
@@ -242,8 +232,7 @@ class Locator:
                 self._fail(index, RefusalCode.TOO_LARGE, log.too_much(self.path, index))
                 continue
             if readings and stands_already(state.file, readings[0]):
-                text = log.already_applied(self.path, index)
-                self._fail(index, RefusalCode.ALREADY_APPLIED, text)
+                self._fail_as_done(index)
             elif readings:
                 self._decide(state, {index: readings}, late=late)
 
@@ -272,7 +261,14 @@ class Locator:
         new = hunk.new
         return bool("".join(new).strip()) and bool(places_of(file, "whitespace", new))
 
+    def _is_result(self, hunk: Hunk) -> bool:
+        """Whether the file is, or holds, what the hunk makes."""
+        return hunk.new == self.original.lines or self._new_stands(self.original, hunk)
+
     # Refusals
+
+    def _fail_as_done(self, index: int) -> None:
+        self._fail(index, RefusalCode.ALREADY_APPLIED, log.already_applied(self.path, index))
 
     def _fail(self, index: int, code: RefusalCode, text: str) -> None:
         self.failures.setdefault(index, (code, text))
@@ -280,13 +276,10 @@ class Locator:
             self.open.remove(index)
 
     def _fail_unplaced(self, index: int) -> None:
-        hunk = self.hunks[index]
-        if hunk.new == self.original.lines or self._new_stands(self.original, hunk):
-            text = log.already_applied(self.path, index)
-            self.failures[index] = (RefusalCode.ALREADY_APPLIED, text)
-            return
-        text = self._no_match(index, self.original)
-        self.failures[index] = (RefusalCode.NO_MATCH, text)
+        if self._is_result(self.hunks[index]):
+            self._fail_as_done(index)
+        else:
+            self._fail(index, RefusalCode.NO_MATCH, self._no_match(index, self.original))
 
     def _no_match(self, index: int, file: FileText) -> str:
         if len(self.failures) >= _EXPLAINED:

@@ -112,6 +112,8 @@ class _Reader:
         self.bodies = Bodies(lines)
         self.fenced = False
         self.spans: list[Span] = []
+        filled = (i for i in reversed(range(len(lines))) if lines[i].strip())
+        self.last = next(filled, -1)  # the last line that is not blank
         self._known: dict[tuple[str | None, str | None], Set[str]] = {}
 
     def sections(self) -> list[RawSection]:
@@ -304,7 +306,7 @@ class _Reader:
     def _add(self, section: RawSection, at: int, numbers: Numbers | None, scope: str) -> int:
         body = self.bodies.read(at, numbers, self._lines_of(section), fenced=self.fenced)
         if body.lines:
-            last = not any(line.strip() for line in self.lines[body.end :])
+            last = body.end > self.last
             start = numbers.start if numbers else None
             torn = last and bool(self.lines[-1].strip())
             cut = self._cut(body.lines, numbers) if last else "no"

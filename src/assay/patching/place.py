@@ -9,7 +9,8 @@ from assay.patching.types import Hunk, Tier
 
 # More places than this are not told apart: the hunk is refused as ambiguous.
 MAX_PLACES = 64
-_STRICT: tuple[Tier, ...] = ("exact", "trailing_whitespace")
+# Tiers at which the old lines stand as written, but for what stands behind them.
+STRICT: tuple[Tier, ...] = ("exact", "trailing_whitespace")
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,9 @@ def contiguous_fits(file: FileText, hunk: Hunk, tiers: Sequence[Tier] | None = N
     hunks = list(with_blanks(hunk))
     bare = without_edges(hunks[0]) if hunks else None
     keys = dict(CONTIGUOUS)
-    strict: list[tuple[Tier, list[Hunk]]] = [(tier, hunks) for tier in _STRICT]
-    edged: list[tuple[Tier, list[Hunk]]] = [(tier, [bare]) for tier in _STRICT if bare is not None]
-    loose: list[tuple[Tier, list[Hunk]]] = [(t, hunks) for t in keys if t not in _STRICT]
+    strict: list[tuple[Tier, list[Hunk]]] = [(tier, hunks) for tier in STRICT]
+    edged: list[tuple[Tier, list[Hunk]]] = [(tier, [bare]) for tier in STRICT if bare is not None]
+    loose: list[tuple[Tier, list[Hunk]]] = [(t, hunks) for t in keys if t not in STRICT]
     for tier, candidates in [*strict, *edged, *loose]:
         if tiers is not None and tier not in tiers:
             continue
