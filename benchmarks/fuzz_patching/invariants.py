@@ -149,9 +149,9 @@ def again_problem(
 
 
 def _is_less(once: Mapping[str, str], twice: Mapping[str, str]) -> bool:
-    """Whether the second tree has no line more often than the first."""
+    """Whether no file of the second tree has a line, a blank one included, more often."""
 
-    def count(tree: Mapping[str, str]) -> Counter[str]:
-        return Counter(line.strip() for text in tree.values() for line in text.split("\n"))
+    def count(tree: Mapping[str, str]) -> Counter[tuple[str, str]]:
+        return Counter((name, line) for name, text in tree.items() for line in text.split("\n"))
 
     return not count(twice) - count(once)

@@ -1,7 +1,8 @@
 """Apply an answer to a tree: all of it or nothing."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from assay.patching import gates, log, paths
 from assay.patching.align import Effort
@@ -52,13 +53,27 @@ def apply_answer(
     lines = unwrapped(answer)
     if len(lines) > MAX_ANSWER_LINES:
         raise _too_large(f"{MAX_ANSWER_LINES} lines")
+    apply = partial(_apply, lines, protected, symlinks or {})
+    result = apply(files)
+    if _adds_again(apply, result.files):
+        raise PatchRefused(RefusalCode.AMBIGUOUS, log.again())
+    return result
+
+
+def _apply(
+    lines: list[str],
+    protected: Sequence[str],
+    symlinks: Mapping[str, str],
+    files: dict[str, str],
+) -> PatchResult:
+    """Carry out an unwrapped answer, whether or not it could be carried out once more."""
     parsed = parse_answer(lines, files)
     if len(parsed.sections) > MAX_HUNKS or sum(len(s.hunks) for s in parsed.sections) > MAX_HUNKS:
         raise _too_large(f"{MAX_HUNKS} hunks")
     names = {(raw.old, raw.new) for raw in parsed.sections}
     if len(names) > MAX_FILES:
         raise _too_large(f"edits of {MAX_FILES} files")
-    sections = resolved(parsed.sections, files, protected, symlinks or {})
+    sections = resolved(parsed.sections, files, protected, symlinks)
     sections = as_files_write(files, sections, noisy=has_returns(lines))
     gates.check_placeholders(sections)
     after = dict(files)
@@ -67,8 +82,6 @@ def apply_answer(
     _check_beside(records, after)
     if after == files:
         raise _no_change(sections)
-    if _applies_again(sections, after):
-        raise PatchRefused(RefusalCode.AMBIGUOUS, log.again())
     return PatchResult(after, PatchReport(records, parsed.formats))
 
 
@@ -88,25 +101,22 @@ def _too_large(limit: str) -> PatchRefused:
     )
 
 
-def _applies_again(sections: Sequence[Section], after: Mapping[str, str]) -> bool:
+def _adds_again(apply: Callable[[dict[str, str]], PatchResult], once: Mapping[str, str]) -> bool:
     """Whether the same answer could be applied to its own result, and would add to it.
 
-    Then the codebase itself may be such a result, and nothing tells that it is not.
+    Then the codebase itself may be such a result, and nothing tells that it is not. The answer is
+    read anew for it: which file a name means, which unmarked lines belong to a hunk, and how
+    lines end is understood by the files, and those have changed.
     """
-    if any(section.action != "edit" for section in sections):
-        return False  # a new file is there, a deleted or renamed one gone
-    more: Counter[str] = Counter()
-    effort = Effort()
-    for section in sections:
-        file = FileText.of(after[section.path])
-        try:
-            locator = Locator(section.path, file, section.hunks, effort)
-            lines = locator.outcome().lines
-        except PatchRefused:
-            return False
-        more += Counter(map(str.strip, lines)) - Counter(map(str.strip, file.lines))
-    del more[""]
-    return bool(more)
+    try:
+        twice = apply(dict(once)).files
+    except PatchRefused:
+        return False
+    return any(
+        Counter(text.split("\n")) - Counter(once.get(path, "").split("\n"))
+        for path, text in twice.items()
+        if text != once.get(path)
+    )
 
 
 def _no_change(sections: Sequence[Section]) -> PatchRefused:
