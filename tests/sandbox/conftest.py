@@ -1,7 +1,6 @@
 """Helpers for sandbox tests, and the rule that CI may not skip those that need bubblewrap."""
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -74,14 +73,15 @@ class Starter:
         memory: int = GIB,
         processes: int = 64,
         cpu: float | None = None,
+        cpus: float | None = None,
     ) -> Started:
         self._count += 1
         out, err = (self.folder / f"{self._count}.{name}" for name in ("out", "err"))
-        limits = Limits(wall, memory, processes, cpu_seconds=cpu)
+        limits = Limits(wall, memory, processes, cpu_seconds=cpu, cpus=cpus)
         with out.open("wb") as stdout, err.open("wb") as stderr:
             spec = SandboxSpec(
                 name="test",
-                argv=(sys.executable, *flags, "-c", code),
+                argv=(self.sandbox.python, *flags, "-c", code),
                 env=env or {},
                 mounts=mounts,
                 cwd=cwd,

@@ -35,8 +35,14 @@ def test_version_1_with_shared_hierarchies_and_a_container_root(tmp_path: Path) 
     found = find_hierarchies(mountinfo, membership)
     assert found.v1 == {
         "memory": tmp_path / "memory" / "inner",
+        "cpu": tmp_path / "cpu,cpuacct",
         "cpuacct": tmp_path / "cpu,cpuacct",
     }
+    assert found.folders() == [
+        tmp_path / "memory" / "inner",
+        tmp_path / "cpu,cpuacct",
+        tmp_path / "unified",
+    ]
     assert found.v2 == tmp_path / "unified"
 
 

@@ -63,6 +63,7 @@ def test_subprocess_by_name(tmp_path: Path) -> None:
 
 
 def test_without_bubblewrap(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     found = shutil.which
     monkeypatch.setattr(
         shutil, "which", lambda name, **rest: None if name == "bwrap" else found(name, **rest)
@@ -76,6 +77,7 @@ def test_without_bubblewrap(tmp_path: Path, monkeypatch: Any) -> None:
 
 
 def test_on_another_system(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     settings, reason = choose_sandbox("auto", tmp_path)
     assert settings.name == "subprocess"
@@ -84,6 +86,8 @@ def test_on_another_system(tmp_path: Path, monkeypatch: Any) -> None:
 
 @pytest.mark.bubblewrap
 def test_a_probe_that_fails_is_a_reason(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+
     def leaky(self: object, quick: bool = False) -> dict[Guarantee, bool]:
         return dict.fromkeys(QUICK_GUARANTEES, True) | {Guarantee.NO_NETWORK: False}
 
@@ -94,7 +98,7 @@ def test_a_probe_that_fails_is_a_reason(tmp_path: Path, monkeypatch: Any) -> Non
 
 
 def test_unknown_names_and_limits(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="docker"):
-        open_sandbox(SandboxSettings("docker", scratch=tmp_path))
+    with pytest.raises(ValueError, match="chroot"):
+        open_sandbox(SandboxSettings("chroot", scratch=tmp_path))
     with pytest.raises(ValueError, match="positive"):
         Limits(wall_seconds=0, memory_bytes=1)

@@ -309,3 +309,21 @@ def test_a_program_that_cannot_start(bubblewrap: Any, tmp_path: Path) -> None:
     for target in ("relative", "/", "/a/../b", "/proc/x", "/dev/x", "/a/", *hidden):
         with pytest.raises(ValueError, match="target"):
             bubblewrap.start("pass", mounts=(Mount(tmp_path, target),))
+
+
+@pytest.mark.parametrize("cpus", [0.5, 1.0])
+def test_the_share_of_processors_is_limited(bubblewrap: Any, cpus: float) -> None:
+    busy = "import os, time\nos.fork()\nend = time.time() + 1.5\nwhile time.time() < end: pass"
+    ended = bubblewrap.start(busy, cpus=cpus).wait()
+    assert ended.exit.cpu_seconds < 1.25 * cpus * ended.exit.wall_seconds + 0.1
+
+
+def test_a_failure_for_want_of_processes_is_marked(bubblewrap: Any) -> None:
+    code = (
+        "import os, time\nfor _ in range(40):\n    if os.fork() == 0: time.sleep(5); os._exit(0)"
+    )
+    ended = bubblewrap.start(code, processes=16).wait()
+    assert ended.exit.reason == "processes"
+    assert "BlockingIOError" in ended.err
+    caught = f"try:\n    {code.replace(chr(10), chr(10) + '    ')}\nexcept OSError: pass"
+    assert bubblewrap.start(caught, processes=16).wait().exit.reason == "exited"

@@ -83,7 +83,7 @@ except OSError:
     finally:
         os.close(descriptor)
     assert inherited == "closed"
-    expected = {"ASSAY_SANDBOX_TOKEN", "GIVEN", "HOME", "LANG", "PATH"}
+    expected = {"ASSAY_SANDBOX_TOKEN", "CUDA_VISIBLE_DEVICES", "GIVEN", "HOME", "LANG", "PATH"}
     assert set(names.strip("[]").replace("'", "").split(", ")) - {"PWD"} == expected
 
 

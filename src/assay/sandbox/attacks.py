@@ -177,6 +177,41 @@ def linger(_: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def spin(given: dict[str, Any]) -> dict[str, Any]:
+    """Keep two processes busy; the child's time counts because it is waited for."""
+    start = time.monotonic()
+    child = os.fork()
+    while time.monotonic() - start < given["seconds"]:
+        pass
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    times = os.times()
+    used = times.user + times.system + times.children_user + times.children_system
+    return {"cpu_seconds": used, "seconds": time.monotonic() - start}
+
+
+def fill(given: dict[str, Any]) -> dict[str, Any]:
+    """Write a file until it is as large as asked, or refused; then wait for a limit that polls."""
+    written = 0
+    with open(os.path.join(given["folder"], "big"), "wb", buffering=0) as file:
+        try:
+            while written < given["bytes"]:
+                written += file.write(b"x" * 65536)
+        except OSError:
+            return {"written": written}
+    time.sleep(1)
+    return {"written": written}
+
+
+ATTACKS = {
+    "confinement": confinement,
+    "memory": memory,
+    "forks": forks,
+    "linger": linger,
+    "spin": spin,
+    "fill": fill,
+}
+
 if __name__ == "__main__":
-    attack = {"confinement": confinement, "memory": memory, "forks": forks, "linger": linger}
-    sys.stdout.write(json.dumps(attack[sys.argv[1]](json.load(sys.stdin))) + "\n")
+    sys.stdout.write(json.dumps(ATTACKS[sys.argv[1]](json.load(sys.stdin))) + "\n")

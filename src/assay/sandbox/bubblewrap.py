@@ -23,6 +23,7 @@ from pathlib import Path
 
 from assay.sandbox import seccomp
 from assay.sandbox.cgroups import ControlGroups, Group
+from assay.sandbox.disk import DiskWatch
 from assay.sandbox.filesystem import (
     Reach,
     check_target,
@@ -34,7 +35,6 @@ from assay.sandbox.filesystem import (
 from assay.sandbox.interface import (
     DEVNULL,
     Guarantee,
-    Limits,
     Mount,
     SandboxError,
     SandboxSettings,
@@ -58,14 +58,15 @@ class BubblewrapHandle(ProcessHandle):
     def __init__(
         self,
         process: subprocess.Popen[bytes],
-        limits: Limits,
+        spec: SandboxSpec,
         grace_seconds: float,
         group: Group | None,
+        disk: DiskWatch,
         started: float,
         state_fd: int,
     ) -> None:
-        meter = Meter(process.pid, limits, group)
-        super().__init__(process, limits, grace_seconds, meter, started)
+        meter = Meter(process.pid, spec.limits, group)
+        super().__init__(process, spec, grace_seconds, meter, disk, started)
         self._group = group
         self._state_fd = state_fd
         self._state_text = ""
@@ -73,7 +74,7 @@ class BubblewrapHandle(ProcessHandle):
         self._init_pid: int | None = None
         self._init_fd = -1
         self._watcher.on_readable(state_fd, self._read_state)
-        self.cleanup.callback(self._close)
+        self.cleanup.callback(self._forget)
 
     def _read_state(self) -> None:
         with self._reading:
@@ -89,7 +90,7 @@ class BubblewrapHandle(ProcessHandle):
                 with contextlib.suppress(ProcessLookupError):
                     self._init_fd = os.pidfd_open(self._init_pid)
 
-    def _close(self) -> None:
+    def _forget(self) -> None:
         if self._init_fd >= 0:
             os.close(self._init_fd)
         self._init_fd = -1
@@ -153,6 +154,14 @@ def _supports(option: str) -> bool:
 
 
 @functools.cache
+def _version() -> str:
+    found = subprocess.run(
+        [tool("bwrap"), "--version"], capture_output=True, text=True, check=False
+    )
+    return found.stdout.split()[-1] if found.stdout.split() else "unknown"
+
+
+@functools.cache
 def _filter() -> bytes:
     return seccomp.build_filter()
 
@@ -170,6 +179,14 @@ class BubblewrapSandbox:
         self._settings = settings
         self._groups = ControlGroups() if groups is None else groups
 
+    @property
+    def python(self) -> str:
+        return sys.executable
+
+    @functools.cached_property
+    def facts(self) -> dict[str, str]:
+        return {"bubblewrap": _version()}
+
     def path(self, mount: Mount) -> str:
         return mount.target
 
@@ -179,6 +196,8 @@ class BubblewrapSandbox:
 
     def start(self, spec: SandboxSpec) -> BubblewrapHandle:
         _check_kernel()
+        if spec.gpus:
+            raise SandboxError("bubblewrap hands out no GPUs; use the docker backend for them")
         for mount in spec.mounts:
             check_target(mount)
         with ExitStack() as stack:
@@ -190,10 +209,11 @@ class BubblewrapSandbox:
     def _start(self, spec: SandboxSpec, stack: ExitStack) -> BubblewrapHandle:
         user = stack.enter_context(lend_user()) if is_root() else None
         binds: dict[str, str] = {}
+        table = None
         reach: Reach = str
         if user is not None:
             staging = stack.enter_context(staging_folder())
-            reach, binds = staging.reach, staging.binds
+            reach, binds, table = staging.reach, staging.binds, staging.device_table()
         self._hand_over(spec, user, stack)
         group = self._groups.create(spec.limits, _WRAPPER_PROCESSES)
         if group is not None:
@@ -207,17 +227,18 @@ class BubblewrapSandbox:
             os.set_blocking(state_in, False)
             command = [
                 *_as_user(user),
-                *_arguments(spec, reach, passwd_fd, filter_fd, state_out),
+                *_arguments(spec, reach, group, passwd_fd, filter_fd, state_out),
             ]
             joins = group.join_files() if group is not None else []
+            disk = DiskWatch(spec.mounts, spec.limits)
             started = time.monotonic()
             process = _popen(
-                launch_command(command, spec.limits, joins, binds),
+                launch_command(command, spec.limits, joins, binds, table),
                 spec,
                 [passwd_fd, state_out, *([] if filter_fd is None else [filter_fd])],
             )
         grace = self._settings.grace_seconds
-        handle = BubblewrapHandle(process, spec.limits, grace, group, started, state_in)
+        handle = BubblewrapHandle(process, spec, grace, group, disk, started, state_in)
         handle.cleanup.push(stack.pop_all())
         return handle
 
@@ -259,7 +280,12 @@ def _pipe_with(content: bytes, descriptors: ExitStack) -> int:
 
 
 def _arguments(
-    spec: SandboxSpec, reach: Reach, passwd_fd: int, filter_fd: int | None, state_fd: int
+    spec: SandboxSpec,
+    reach: Reach,
+    group: Group | None,
+    passwd_fd: int,
+    filter_fd: int | None,
+    state_fd: int,
 ) -> list[str]:
     """The bubblewrap command line, from namespaces over files to the program."""
     nested = ["--disable-userns"] if _supports("--disable-userns") else []
@@ -274,7 +300,9 @@ def _arguments(
         *("--size", tmpfs, "--tmpfs", "/dev/shm", "--size", tmpfs, "--tmpfs", "/tmp"),
         *interpreter_arguments(reach),
         *mount_arguments(spec.mounts, reach),
-        *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", spec.cwd, "--clearenv"),
+        # /proc, too: with the same user, the init's memory could be written there.
+        *("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/"),
+        *("--chdir", spec.cwd, "--clearenv"),
     ]
     environment = {
         "PATH": f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin",
@@ -286,8 +314,10 @@ def _arguments(
         command += ["--setenv", name, value]
     if filter_fd is not None:
         command += ["--seccomp", str(filter_fd)]
-    # Counted inside the namespace, so that a user's other processes do not count.
-    limited = [tool("prlimit"), f"--nproc={spec.limits.processes}", "--"]
+    # Counted inside the namespace, so that a user's other processes do not count. Where a control
+    # group holds the limit it comes first, because it tells that it was reached.
+    spare = 8 if group is not None and group.limits_processes else 0
+    limited = [tool("prlimit"), f"--nproc={spec.limits.processes + spare}", "--"]
     return [*command, "--", *limited, *spec.argv]
 
 

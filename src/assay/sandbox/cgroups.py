@@ -1,4 +1,4 @@
-"""Control groups: memory and process limits, CPU accounting and a kill that misses nothing.
+"""Control groups: limits on memory, processes and CPU, accounting, a kill that misses nothing.
 
 Works on version 1, version 2 and the hybrid of both. Groups are made below the group this process
 already lives in, so that limits set on the worker keep holding for what it starts. Whatever the
@@ -18,6 +18,8 @@ from assay.sandbox.interface import Limits
 
 _PREFIX = "assay-"
 _SUPERVISOR = "assay-supervisor"
+_CONTROLLERS = {"memory", "pids", "cpuacct", "cpu"}
+_PERIOD = 100_000  # microseconds over which a share of processors is counted
 
 
 def _read(path: Path) -> str:
@@ -43,7 +45,8 @@ class Hierarchies:
     v2: Path | None = None
 
     def folders(self) -> list[Path]:
-        return [*self.v1.values(), *([self.v2] if self.v2 else [])]
+        # Two controllers may share a hierarchy.
+        return [*dict.fromkeys(self.v1.values()), *([self.v2] if self.v2 else [])]
 
 
 def find_hierarchies(mountinfo: str, membership: str) -> Hierarchies:
@@ -59,7 +62,7 @@ def find_hierarchies(mountinfo: str, membership: str) -> Hierarchies:
         root, mount_point = before.split()[3:5]
         kind, _, options = after.split(" ", 2)
         if kind == "cgroup":
-            for controller in set(options.split(",")) & {"memory", "pids", "cpuacct"} & set(own):
+            for controller in set(options.split(",")) & _CONTROLLERS & set(own):
                 v1[controller] = _own_folder(mount_point, root, own[controller])
         elif kind == "cgroup2" and "" in own:
             v2 = _own_folder(mount_point, root, own[""])
@@ -93,7 +96,7 @@ class Group:
         return [str(folder / "cgroup.procs") for folder in self._folders()]
 
     def _folders(self) -> list[Path]:
-        return [*self.v1.values(), *([self.v2] if self.v2 else [])]
+        return Hierarchies(self.v1, self.v2).folders()
 
     def cpu_seconds(self) -> float:
         """CPU time of everything that was ever in the group."""
@@ -106,6 +109,11 @@ class Group:
         if "memory" in self.v1:
             return _keyed(_read(self.v1["memory"] / "memory.oom_control"), "oom_kill") > 0
         return self.v2 is not None and _keyed(_read(self.v2 / "memory.events"), "oom_kill") > 0
+
+    def out_of_processes(self) -> bool:
+        """Whether the kernel refused a member another process."""
+        folder = self.v1.get("pids", self.v2)
+        return folder is not None and _keyed(_read(folder / "pids.events"), "max") > 0
 
     def peak_memory(self) -> int | None:
         """Largest memory in bytes, page cache included; None where the kernel does not say."""
@@ -180,16 +188,23 @@ class ControlGroups:
         `wrapper_processes` of a backend's own come on top of the program's.
         """
         name = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
-        v1 = {}
+        v1: dict[str, Path] = {}
         for controller, base in self.hierarchies.v1.items():
-            if _made(base / name):
+            if base / name in v1.values() or _made(base / name):
                 v1[controller] = base / name
         v2 = self.hierarchies.v2
         v2 = v2 / name if v2 and _made(v2 / name) else None
         if not v1 and not v2:
             return None
         processes = limits.processes + wrapper_processes
-        return Group(v1, v2, _limit_memory(v1, v2, limits), _limit_processes(v1, v2, processes))
+        if limits.cpus is not None:
+            _limit_cpu(v1, v2, limits.cpus)
+        return Group(
+            v1,
+            v2,
+            limits_memory=_limit_memory(v1, v2, limits),
+            limits_processes=_limit_processes(v1, v2, processes),
+        )
 
     def sweep(self) -> int:
         """Empty and remove groups whose owner is gone (it was killed); returns how many.
@@ -200,7 +215,7 @@ class ControlGroups:
         count = 0
         for base in self.hierarchies.folders():
             for folder in _orphans(base):
-                Group({}, folder, False, False).kill()
+                Group({}, folder, limits_memory=False, limits_processes=False).kill()
                 count += _removed(folder)
         return count
 
@@ -227,7 +242,7 @@ def _can_join(base: Path) -> bool:
         )
         return joined.returncode == 0
     finally:
-        Group({}, folder, False, False).remove()
+        Group({}, folder, limits_memory=False, limits_processes=False).remove()
 
 
 def _orphans(base: Path) -> Iterator[Path]:
@@ -264,13 +279,22 @@ def _limit_processes(v1: dict[str, Path], v2: Path | None, processes: int) -> bo
     return folder is not None and _write(folder / "pids.max", processes)
 
 
+def _limit_cpu(v1: dict[str, Path], v2: Path | None, cpus: float) -> None:
+    quota = max(1000, round(cpus * _PERIOD))  # the kernel takes no less than a millisecond
+    if "cpu" in v1:
+        _write(v1["cpu"] / "cpu.cfs_period_us", _PERIOD)
+        _write(v1["cpu"] / "cpu.cfs_quota_us", quota)
+    elif v2 is not None:
+        _write(v2 / "cpu.max", f"{quota} {_PERIOD}")
+
+
 def _delegate(base: Path) -> None:
     """Let version 2 controllers act below `base`, where that touches nobody else's processes.
 
     A group that holds processes cannot hand controllers to its children, so this process moves
     into a leaf of its own first; only when all members are this process and its descendants.
     """
-    wanted = {"memory", "pids"} & set(_read(base / "cgroup.controllers").split())
+    wanted = {"memory", "pids", "cpu"} & set(_read(base / "cgroup.controllers").split())
     if wanted <= set(_read(base / "cgroup.subtree_control").split()):
         return
     members = [int(line) for line in _read(base / "cgroup.procs").split()]

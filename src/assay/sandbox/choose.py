@@ -1,9 +1,12 @@
 """Chooses the sandbox backend of a worker, and says why."""
 
+import importlib
 import platform
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from assay.sandbox.bubblewrap import BubblewrapSandbox
 from assay.sandbox.cgroups import ControlGroups
@@ -18,7 +21,7 @@ from assay.sandbox.launcher import TRUSTED_PATH
 from assay.sandbox.plain import PlainSandbox
 from assay.sandbox.staging import sweep_staging
 
-BackendName = Literal["auto", "bubblewrap", "subprocess"]
+BackendName = Literal["auto", "docker", "bubblewrap", "subprocess"]
 
 _NEEDED = frozenset({Guarantee.NO_NETWORK, Guarantee.FILES_CONFINED})
 _APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
@@ -27,8 +30,12 @@ _APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 def open_sandbox(settings: SandboxSettings) -> Sandbox:
     """The backend that `settings` name, without trying it.
 
-    Raises `ValueError` for an unknown name.
+    Raises `ValueError` for an unknown name, `SandboxUnavailable` for "docker" where its package
+    is not installed.
     """
+    if settings.name == "docker":
+        sandbox: Sandbox = _docker_backend().DockerSandbox(settings)
+        return sandbox
     if settings.name == "bubblewrap":
         return BubblewrapSandbox(settings)
     if settings.name == "subprocess":
@@ -36,27 +43,93 @@ def open_sandbox(settings: SandboxSettings) -> Sandbox:
     raise ValueError(f"no sandbox backend is called {settings.name!r}")
 
 
-def choose_sandbox(name: BackendName, scratch: Path) -> tuple[SandboxSettings, str]:
+def choose_sandbox(
+    name: BackendName,
+    scratch: Path,
+    *,
+    docker_host: str | None = None,
+    image: str | None = None,
+    scope: str = "assay",
+) -> tuple[SandboxSettings, str]:
     """The settings of a backend that works here, and a sentence that says why it was chosen.
 
-    "auto" takes bubblewrap where its quick probe holds NO_NETWORK and FILES_CONFINED, otherwise
-    the subprocess backend, which isolates nothing. Also clears away what a killed worker left.
+    "auto" takes bubblewrap (unless an image is named), or else docker, where a quick probe holds
+    NO_NETWORK and FILES_CONFINED, otherwise the subprocess backend, which isolates nothing. Also
+    clears away what a killed worker left. `docker_host`, `image` and `scope` are for docker
+    (`SandboxSettings`).
 
-    Raises `SandboxUnavailable` when "bubblewrap" was asked for and does not work here.
+    Raises `SandboxUnavailable` when "bubblewrap" or "docker" was asked for and does not work here.
     """
     ControlGroups().sweep()
     sweep_staging()
+    plain = SandboxSettings("subprocess", scratch=scratch)
     if name == "subprocess":
-        settings = SandboxSettings("subprocess", scratch=scratch)
-        return settings, "subprocess was asked for: nothing is isolated"
-    settings = SandboxSettings("bubblewrap", scratch=scratch)
-    problem = _bubblewrap_problem(settings)
-    if problem is None:
-        return settings, "bubblewrap works here: no network, files confined (both were tried)"
-    if name == "bubblewrap":
-        raise SandboxUnavailable(problem)
-    fallback = SandboxSettings("subprocess", scratch=scratch)
-    return fallback, f"nothing is isolated: {problem}"
+        return plain, "subprocess was asked for: nothing is isolated"
+    settings = replace(plain, docker_host=docker_host, image=image, scope=scope)
+    problems = []
+    for candidate, problem_of in _ISOLATING.items():
+        if name not in ("auto", candidate):
+            continue
+        if image is not None and candidate != "docker":
+            problems.append(f"{candidate} has no images")
+            continue
+        chosen = replace(settings, name=candidate)
+        problem = problem_of(chosen)
+        if problem is None:
+            why = f"{candidate} works here: no network, files confined (both were tried)"
+            return _pinned(chosen), why
+        problems.append(problem)
+    if name != "auto":
+        raise SandboxUnavailable(problems[0])
+    return plain, f"nothing is isolated: {'; '.join(problems)}"
+
+
+def _pinned(settings: SandboxSettings) -> SandboxSettings:
+    """With the image named by its digest: a tag may mean another one tomorrow."""
+    if settings.name != "docker" or settings.image is None:
+        return settings
+    return replace(settings, image=open_sandbox(settings).facts["image"])
+
+
+def sweep_containers(settings: SandboxSettings) -> int:
+    """Remove containers that no worker owns any more, or that have outlived their time.
+
+    For a worker to call every now and then; does nothing for other backends. Returns how many.
+
+    Raises `SandboxError` when the engine does not answer.
+    """
+    if settings.name != "docker":
+        return 0
+    return int(_docker_backend().DockerSandbox(settings).reap())
+
+
+def _docker_backend() -> Any:
+    """The Docker backend, by name: whoever only imports this module needs no `docker`."""
+    try:
+        return importlib.import_module("assay.sandbox.docker.backend")
+    except ModuleNotFoundError as error:
+        raise SandboxUnavailable(
+            f"the docker backend needs the package {error.name}; "
+            "remedy: pip install 'assay[worker]'"
+        ) from error
+
+
+def _docker_problem(settings: SandboxSettings) -> str | None:
+    """Why docker cannot be used, with a remedy, or None."""
+    try:
+        sandbox = _docker_backend().DockerSandbox(settings)
+        sandbox.reap()
+        held = sandbox.probe(quick=True)
+    except SandboxUnavailable as error:
+        return str(error)
+    except (SandboxError, ValueError, OSError) as error:
+        return f"docker does not work here: {error}"
+    return _not_held("docker", held)
+
+
+def _not_held(name: str, held: dict[Guarantee, bool]) -> str | None:
+    missing = sorted(guarantee for guarantee in _NEEDED if not held[guarantee])
+    return f"{name} does not hold here: {', '.join(missing)}" if missing else None
 
 
 def _bubblewrap_problem(settings: SandboxSettings) -> str | None:
@@ -69,10 +142,7 @@ def _bubblewrap_problem(settings: SandboxSettings) -> str | None:
         held = BubblewrapSandbox(settings).probe(quick=True)
     except (SandboxError, ValueError, OSError) as error:
         return f"bubblewrap does not work here: {error}{_apparmor_remedy()}"
-    missing = sorted(guarantee for guarantee in _NEEDED if not held[guarantee])
-    if missing:
-        return f"bubblewrap does not hold here: {', '.join(missing)}"
-    return None
+    return _not_held("bubblewrap", held)
 
 
 def _apparmor_remedy() -> str:
@@ -86,3 +156,10 @@ def _apparmor_remedy() -> str:
         "; AppArmor restricts user namespaces, remedy: an AppArmor profile for bwrap, or "
         "sysctl kernel.apparmor_restrict_unprivileged_userns=0"
     )
+
+
+# In the order in which "auto" tries them.
+_ISOLATING: dict[str, Callable[[SandboxSettings], str | None]] = {
+    "bubblewrap": _bubblewrap_problem,
+    "docker": _docker_problem,
+}

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from assay.sandbox.interface import Mount
 
-_SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives")
+SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives")
 _KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
 # Folders that hold far more than an interpreter.
 _NEVER_MOUNTED = ("/", "/root", "/home", "/etc", "/var", "/tmp", "/run")
@@ -85,12 +85,12 @@ def is_device(source: Path) -> bool:
 def system_arguments() -> list[str]:
     """Bubblewrap arguments for the read-only system folders of this host."""
     arguments = ["--ro-bind", "/usr", "/usr"]
-    for link in _SYSTEM_LINKS:
+    for link in SYSTEM_LINKS:
         if os.path.islink(link):
             arguments += ["--symlink", os.readlink(link), link]
         elif os.path.isdir(link):
             arguments += ["--ro-bind", link, link]
-    for path in _SYSTEM_FILES:
+    for path in SYSTEM_FILES:
         arguments += ["--ro-bind-try", path, path]
     return arguments
 

@@ -10,7 +10,7 @@ from typing import Literal, Protocol, runtime_checkable
 DEVNULL = -1
 """Stands for "no such stream" in `SandboxSpec.stdin`, `stdout` and `stderr`."""
 
-Reason = Literal["exited", "wall", "memory", "cancelled", "cpu"]
+Reason = Literal["exited", "wall", "memory", "cancelled", "cpu", "disk", "processes"]
 
 
 class SandboxError(RuntimeError):
@@ -30,6 +30,8 @@ class Guarantee(StrEnum):
     PROCESSES_HIDDEN = "processes_hidden"
     MEMORY_LIMIT = "memory_limit"
     PROCESS_LIMIT = "process_limit"
+    CPU_LIMIT = "cpu_limit"
+    DISK_LIMIT = "disk_limit"
     WALL_LIMIT = "wall_limit"
     KILL_TREE = "kill_tree"
     NO_PRIVILEGES = "no_privileges"
@@ -46,12 +48,20 @@ QUICK_GUARANTEES = frozenset(
 )
 
 
+ISOLATION_GUARANTEES = frozenset(Guarantee) - {Guarantee.CPU_LIMIT}
+"""What must have held in a probe before code that nobody trusts is run. The share of processors
+is not among it: without control groups nothing holds it, and it harms only the neighbours' speed.
+"""
+
+
 @dataclass(frozen=True)
 class Limits:
     """What a program may use.
 
     `wall_seconds` and `cpu_seconds` are seconds (CPU of the whole tree), `memory_bytes` is for
-    the whole tree, `file_bytes` is the size of any single file it writes.
+    the whole tree, `file_bytes` is the size of any single file it writes. `cpus` is the share of
+    processors it gets (1.5: one and a half at any time), `disk_bytes` and `disk_files` are what
+    all its writable mounts together may hold.
     """
 
     wall_seconds: float
@@ -60,6 +70,9 @@ class Limits:
     open_files: int = 1024
     file_bytes: int = 1 << 30
     cpu_seconds: float | None = None
+    cpus: float | None = None
+    disk_bytes: int | None = None
+    disk_files: int | None = None
 
     def __post_init__(self) -> None:
         positive = (
@@ -68,9 +81,12 @@ class Limits:
             self.processes,
             self.open_files,
             self.file_bytes,
-            1 if self.cpu_seconds is None else self.cpu_seconds,
+            self.cpu_seconds,
+            self.cpus,
+            self.disk_bytes,
+            self.disk_files,
         )
-        if any(value <= 0 for value in positive):
+        if any(value is not None and value <= 0 for value in positive):
             raise ValueError(f"limits must be positive: {self}")
 
 
@@ -78,11 +94,11 @@ class Limits:
 class Mount:
     """A host file or folder and the absolute path under which the code sees it.
 
-    Under bubblewrap a target may not lie over the system, the interpreter or the kernel's
-    folders. Under a root worker, a read-only source must be readable by other users (its parents
-    need not be), and a writable one belongs to the program's user until the program has ended; no
-    two live programs may share it. A source that is a character device (a GPU node) is passed
-    through as a device.
+    Under bubblewrap and Docker a target may not lie over the system, the interpreter or the
+    kernel's folders. Under a root worker, a read-only source must be readable by other users (its
+    parents need not be), and a writable one belongs to the program's user until the program has
+    ended; no two live programs may share it. A source that is a character device (a GPU node) is
+    passed through as a device.
     """
 
     source: Path
@@ -95,8 +111,9 @@ class SandboxSpec:
     """One program to start.
 
     `env` is everything of ours that the program sees besides PATH, HOME and LANG (which it may
-    override). `cwd` and `argv` use paths as the code sees them (`Sandbox.path`). The three
-    streams are descriptors that stay the caller's to close; `DEVNULL` connects nothing.
+    override). `cwd` and `argv` use paths as the code sees them (`Sandbox.path`); the interpreter
+    is `Sandbox.python`. The three streams are descriptors that stay the caller's to close;
+    `DEVNULL` connects nothing. `gpus` are the identifiers (UUIDs) of the only GPUs it may use.
     """
 
     name: str
@@ -108,15 +125,17 @@ class SandboxSpec:
     stdin: int = DEVNULL
     stdout: int = DEVNULL
     stderr: int = DEVNULL
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Exit:
     """How a program ended.
 
-    `code` is the exit code, negative for a signal. `cpu_seconds` covers the whole tree where
-    control groups are there, otherwise it is a lower bound. `peak_memory_bytes` is None when
-    nothing could measure it.
+    `disk` and `processes` mean that it failed after it had run into that limit. `code` is the exit
+    code, negative for a signal. `cpu_seconds` covers the whole tree where control groups are
+    there, otherwise it is a lower bound. `peak_memory_bytes` is None when nothing could measure
+    it.
     """
 
     reason: Reason
@@ -156,12 +175,22 @@ class Sandbox(Protocol):
 
     @property
     def name(self) -> str:
-        """`bubblewrap` or `subprocess`."""
+        """`docker`, `bubblewrap` or `subprocess`."""
         ...
 
     @property
     def isolated(self) -> bool:
         """Whether the code is kept away from the host; False means: trust the code."""
+        ...
+
+    @property
+    def python(self) -> str:
+        """The Python interpreter, as the code sees it."""
+        ...
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What a result's provenance says about the backend: versions, the digest of the image."""
         ...
 
     def path(self, mount: Mount) -> str:
@@ -192,10 +221,19 @@ class Sandbox(Protocol):
 class SandboxSettings:
     """Everything needed to open a backend in another process; can be pickled.
 
-    `grace_seconds` lie between SIGTERM and the kill. `scratch` is a folder for the probes.
+    `grace_seconds` lie between SIGTERM and the kill. `scratch` is a folder for what a backend has
+    to write.
+
+    For `docker`: `docker_host` is the engine's socket (None: `$DOCKER_HOST`, else the usual one).
+    `image` is an image with everything the codebases import (None: an empty one, into which this
+    host's system and interpreter are mounted read-only). `scope` labels the containers; leftovers
+    are looked for among those with the same label only.
     """
 
     name: str
     _: KW_ONLY
     grace_seconds: float = 2.0
     scratch: Path
+    docker_host: str | None = None
+    image: str | None = None
+    scope: str = "assay"

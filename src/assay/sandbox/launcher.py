@@ -20,6 +20,7 @@ while [ "$1" != -- ]; do
     group) echo 0 >"$2"; shift 2 ;;
     limit) ulimit "-S$2" "$3"; ulimit "-H$2" "$4"; shift 4 ;;
     bind) "$2" --rbind "$3" "$4"; shift 4 ;;
+    table) "$2" --all --fstab "$3"; shift 3 ;;
     *) exit 125 ;;
   esac
 done
@@ -66,20 +67,23 @@ def launch_command(
     limits: Limits,
     groups: Iterable[str] = (),
     binds: Mapping[str, str] | None = None,
+    table: str | None = None,
 ) -> list[str]:
     """The argument vector that prepares and then executes `program`.
 
-    `groups` are `cgroup.procs` files to join. `binds` (source: target) need root and put the
-    program into a private mount namespace.
+    `groups` are `cgroup.procs` files to join. `binds` (source: target) and `table` (a file of
+    mounts in the form of fstab) need root and put the program into a private mount namespace.
     """
     command = ["/bin/sh", "-c", _SCRIPT, "assay-launch"]
     for group in groups:
         command += ["group", group]
     command += limit_arguments(limits)
-    if binds:
+    if binds or table:
         private = [tool("unshare"), "--mount", "--propagation", "private", "--"]
         command = private + command
         mount = tool("mount")
-        for source, target in binds.items():
+        for source, target in (binds or {}).items():
             command += ["bind", mount, source, target]
+        if table:
+            command += ["table", mount, table]
     return [*command, "--", *program]

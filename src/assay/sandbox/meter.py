@@ -13,11 +13,12 @@ from assay.sandbox.interface import Limits
 
 @dataclass(frozen=True)
 class Usage:
-    """CPU seconds and peak memory in bytes so far, and whether memory ran out."""
+    """CPU seconds and peak memory in bytes so far, and which limits the kernel had to enforce."""
 
     cpu_seconds: float = 0.0
     peak_bytes: int | None = None
     out_of_memory: bool = False
+    out_of_processes: bool = False
 
 
 def _kernel_children(pid: int) -> list[int] | None:
@@ -91,7 +92,8 @@ class Meter:
         """The usage so far; never fails for processes that vanish meanwhile."""
         if not (self._group_memory and self._group_cpu):
             self._poll_tree()
-        return Usage(self._cpu_seconds(), self._peak_bytes(), self._out_of_memory())
+        refused = self._group is not None and self._group.out_of_processes()
+        return Usage(self._cpu_seconds(), self._peak_bytes(), self._out_of_memory(), refused)
 
     def _cpu_seconds(self) -> float:
         if self._group is not None and self._group_cpu:

@@ -23,10 +23,10 @@ from pathlib import Path
 import psutil
 
 from assay.sandbox.cgroups import ControlGroups, Group
+from assay.sandbox.disk import DiskWatch
 from assay.sandbox.interface import (
     DEVNULL,
     Guarantee,
-    Limits,
     Mount,
     SandboxError,
     SandboxSettings,
@@ -49,14 +49,15 @@ class PlainHandle(ProcessHandle):
     def __init__(
         self,
         process: subprocess.Popen[bytes],
-        limits: Limits,
+        spec: SandboxSpec,
         grace_seconds: float,
         group: Group | None,
+        disk: DiskWatch,
         started: float,
         token: str,
     ) -> None:
-        meter = Meter(process.pid, limits, group)
-        super().__init__(process, limits, grace_seconds, meter, started)
+        meter = Meter(process.pid, spec.limits, group)
+        super().__init__(process, spec, grace_seconds, meter, disk, started)
         self._group = group
         self._token = token
 
@@ -129,6 +130,14 @@ class PlainSandbox:
         self._settings = settings
         self._groups = ControlGroups() if groups is None else groups
 
+    @property
+    def python(self) -> str:
+        return sys.executable
+
+    @property
+    def facts(self) -> dict[str, str]:
+        return {}
+
     def path(self, mount: Mount) -> str:
         return str(mount.source)
 
@@ -152,6 +161,7 @@ class PlainSandbox:
             "PATH": f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin",
             "HOME": str(self._settings.scratch),
             "LANG": "C.UTF-8",
+            "CUDA_VISIBLE_DEVICES": ",".join(spec.gpus),  # none unless given
             **spec.env,
             TOKEN: token,
         }
@@ -160,6 +170,7 @@ class PlainSandbox:
             for stream in (spec.stdin, spec.stdout, spec.stderr)
         ]
         joins = group.join_files() if group is not None else []
+        disk = DiskWatch(spec.mounts, spec.limits)
         started = time.monotonic()
         process = subprocess.Popen(
             launch_command(spec.argv, spec.limits, joins),
@@ -171,6 +182,6 @@ class PlainSandbox:
             start_new_session=True,
         )
         grace = self._settings.grace_seconds
-        handle = PlainHandle(process, spec.limits, grace, group, started, token)
+        handle = PlainHandle(process, spec, grace, group, disk, started, token)
         handle.cleanup.push(stack.pop_all())
         return handle

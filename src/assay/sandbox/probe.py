@@ -1,19 +1,20 @@
 """Finds out by attack, not by version numbers, what a backend holds on this machine."""
 
 import json
+import math
 import os
 import platform
 import secrets
 import select
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,17 @@ from assay.sandbox.interface import (
     Exit,
     Guarantee,
     Limits,
+    Mount,
     Sandbox,
     SandboxError,
     SandboxSpec,
 )
+from assay.sandbox.volume import open_volume
 
 _MEMORY = 64 << 20
 _PROCESSES = 24
+_DISK = 2 << 20
+_SHARE = 0.5
 _VARIABLE = "ASSAY_PROBE_CANARY"
 _environment = threading.Lock()
 
@@ -60,14 +65,50 @@ def probe_sandbox(sandbox: Sandbox, scratch: Path, quick: bool) -> dict[Guarante
     held = _confinement(sandbox, scratch, quick)
     if quick:
         return {guarantee: held[guarantee] for guarantee in QUICK_GUARANTEES}
-    memory = _attack(sandbox, "memory", {"bytes": 4 * _MEMORY}, _limits(memory_bytes=_MEMORY))
-    forks = _attack(sandbox, "forks", {"count": 2 * _PROCESSES}, _limits(processes=_PROCESSES))
-    linger = _attack(sandbox, "linger", {}, _limits(wall_seconds=0.3))
-    held[Guarantee.MEMORY_LIMIT] = memory.exit.reason == "memory" and not memory.facts
-    held[Guarantee.PROCESS_LIMIT] = 0 <= forks.facts.get("started", -1) <= _PROCESSES
-    held[Guarantee.WALL_LIMIT] = linger.exit.reason == "wall" and linger.exit.wall_seconds < 5
-    held[Guarantee.KILL_TREE] = linger.all_dead
+    # All at once, as most of their time is waiting; each in a thread of its own (`Sandbox.start`).
+    with ThreadPoolExecutor(max_workers=5) as pool:
+        disk = pool.submit(_disk_held, sandbox, scratch)
+        others = [pool.submit(attack, sandbox) for attack in (_memory, _forks, _linger, _spin)]
+        held |= {Guarantee.DISK_LIMIT: disk.result()}
+        for answer in others:
+            held |= answer.result()
     return held
+
+
+def _memory(sandbox: Sandbox) -> dict[Guarantee, bool]:
+    answer = _attack(sandbox, "memory", {"bytes": 4 * _MEMORY}, _limits(memory_bytes=_MEMORY))
+    return {Guarantee.MEMORY_LIMIT: answer.exit.reason == "memory" and not answer.facts}
+
+
+def _forks(sandbox: Sandbox) -> dict[Guarantee, bool]:
+    answer = _attack(sandbox, "forks", {"count": 2 * _PROCESSES}, _limits(processes=_PROCESSES))
+    return {Guarantee.PROCESS_LIMIT: 0 <= answer.facts.get("started", -1) <= _PROCESSES}
+
+
+def _linger(sandbox: Sandbox) -> dict[Guarantee, bool]:
+    answer = _attack(sandbox, "linger", {}, _limits(wall_seconds=0.3))
+    stopped = answer.exit.reason == "wall" and answer.exit.wall_seconds < 5
+    return {Guarantee.WALL_LIMIT: stopped, Guarantee.KILL_TREE: answer.all_dead}
+
+
+def _spin(sandbox: Sandbox) -> dict[Guarantee, bool]:
+    """Two busy processes get no more than the half processor they may have."""
+    spin = _attack(sandbox, "spin", {"seconds": 0.6}, replace(_limits(), cpus=_SHARE))
+    used, seconds = spin.facts.get("cpu_seconds", math.inf), spin.facts.get("seconds", 0.0)
+    return {Guarantee.CPU_LIMIT: used < 1.5 * _SHARE * seconds}
+
+
+def _disk_held(sandbox: Sandbox, scratch: Path) -> bool:
+    """Whether a program that writes more than it may is refused, or ended for it."""
+    limits = replace(_limits(), disk_bytes=_DISK, disk_files=64, file_bytes=8 * _DISK)
+    with tempfile.TemporaryDirectory(prefix="probe-", dir=scratch) as name:
+        folder = Path(name, "volume")
+        folder.mkdir()
+        with open_volume(folder, _DISK, 64):
+            mount = Mount(folder, "/assay/probe", writable=True)
+            given = {"folder": sandbox.path(mount), "bytes": 4 * _DISK}
+            fill = _attack(sandbox, "fill", given, limits, (mount,))
+    return fill.exit.reason == "disk" or 0 <= fill.facts.get("written", -1) <= _DISK
 
 
 def _limits(
@@ -122,7 +163,13 @@ def _calls() -> dict[str, list[int]]:
     return {name: [numbers[column], *rest] for name, (numbers, rest) in _CALLS.items()}
 
 
-def _attack(sandbox: Sandbox, attack: str, given: Mapping[str, Any], limits: Limits) -> _Answer:
+def _attack(
+    sandbox: Sandbox,
+    attack: str,
+    given: Mapping[str, Any],
+    limits: Limits,
+    mounts: tuple[Mount, ...] = (),
+) -> _Answer:
     """Run one attack; `all_dead` tells whether its output pipe had no holder left in the end."""
     source = Path(__file__).with_name("attacks.py").read_text()
     with ExitStack() as stack:
@@ -133,9 +180,9 @@ def _attack(sandbox: Sandbox, attack: str, given: Mapping[str, Any], limits: Lim
         question.seek(0)
         spec = SandboxSpec(
             name=f"probe-{attack}",
-            argv=(sys.executable, "-I", "-S", "-c", source, attack),
+            argv=(sandbox.python, "-I", "-S", "-c", source, attack),
             env={},
-            mounts=(),
+            mounts=mounts,
             cwd="/",
             limits=limits,
             stdin=question.fileno(),

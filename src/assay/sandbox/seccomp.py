@@ -1,5 +1,7 @@
 """A system call filter in classic BPF, built here so that nothing has to be compiled or installed.
 
+`build_profile` says the same in the words of container engines, as far as those go.
+
 The filter closes what the namespaces leave open: socket families that ignore network namespaces
 (AF_VSOCK), io_uring, ptrace, nested namespaces, the mount interface, BPF and keyrings. It denies
 a list rather than allowing one, because training code loads libraries nobody here chose; calls
@@ -7,10 +9,13 @@ newer than the tables are answered with ENOSYS, which C libraries handle.
 """
 
 import errno
+import json
 import platform
 import struct
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 # Classic BPF opcodes (linux/bpf_common.h), seccomp actions and the offsets in seccomp_data.
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -21,6 +26,7 @@ _NAMESPACE_FLAGS = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER
 _FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
 _NETLINK, _NETLINK_ROUTE = 16, 0
 _TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+_CACHE_ADVICE = (20, 21)  # MADV_COLD, MADV_PAGEOUT
 _X32_BIT = 0x40000000
 
 # Last call that is let through by number alone (futex_requeue); newer ones get ENOSYS.
@@ -72,6 +78,14 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "swapon": (167, 224),
     "swapoff": (168, 225),
     "syslog": (103, 116),
+    # What is in the page cache is shared with every sandbox of the host: a predictor could tell
+    # another one, or a later training, what it was shown.
+    "fadvise64": (221, 223),
+    "readahead": (187, 213),
+    "mincore": (27, 232),
+    "cachestat": (451, 451),
+    "sync": (162, 81),  # of the whole host; fsync of an own file is allowed
+    "syncfs": (306, 267),
     "acct": (163, 89),
     "quotactl": (179, 60),
     "quotactl_fd": (443, 443),
@@ -102,12 +116,14 @@ class Architecture:
     socket: int
     socketpair: int
     ioctl: int
+    madvise: int
+    flagged_io: tuple[int, int]
     has_x32: bool
 
 
 _ARCHITECTURES = {
-    "x86_64": Architecture(0xC000003E, 0, 56, 435, 41, 53, 16, True),
-    "aarch64": Architecture(0xC00000B7, 1, 220, 435, 198, 199, 29, False),
+    "x86_64": Architecture(0xC000003E, 0, 56, 435, 41, 53, 16, 28, (327, 328), True),
+    "aarch64": Architecture(0xC00000B7, 1, 220, 435, 198, 199, 29, 233, (286, 287), False),
 }
 
 
@@ -149,6 +165,20 @@ def _judge_ioctl() -> bytes:
     return body + _op(_RETURN, _ALLOW)
 
 
+def _judge_madvise() -> bytes:
+    """Allow madvise except where it drops pages from the cache (see `_DENIED`)."""
+    body = _load_argument(2)
+    for advice in _CACHE_ADVICE:
+        body += _op(_JUMP_EQUAL, advice, 0, 1) + _return_errno(errno.EPERM)
+    return body + _op(_RETURN, _ALLOW)
+
+
+def _judge_flagged_io() -> bytes:
+    """Allow preadv2 and pwritev2 without flags: one of them tells what is in the cache."""
+    body = _load_argument(5) + _op(_JUMP_EQUAL, 0, 0, 1) + _op(_RETURN, _ALLOW)
+    return body + _return_errno(errno.EPERM)
+
+
 def _when(number: int, body: bytes) -> bytes:
     return _op(_JUMP_EQUAL, number, 0, len(body) // 8) + body
 
@@ -179,4 +209,80 @@ def build_filter(machine: str | None = None) -> bytes:
     program += _when(architecture.socket, _judge_socket())
     program += _when(architecture.socketpair, _judge_socket())
     program += _when(architecture.ioctl, _judge_ioctl())
+    program += _when(architecture.madvise, _judge_madvise())
+    for number in architecture.flagged_io:
+        program += _when(number, _judge_flagged_io())
     return program + _op(_RETURN, _ALLOW)
+
+
+def build_profile(machine: str | None = None) -> str:
+    """A profile (JSON) for Docker's `seccomp=` from the same table.
+
+    Unlike the filter it lets calls through that are newer than the table, because a profile can
+    only name calls. A process that wants both installs the filter itself.
+
+    Raises `KeyError` on an architecture without a table.
+    """
+    name = machine or platform.machine()
+    column = _ARCHITECTURES[name].column
+    denied = [call for call, numbers in _DENIED.items() if numbers[column] is not None]
+    rules = [
+        _refuse(denied),
+        _refuse(["clone3"], errno.ENOSYS),
+        *(
+            _refuse(["clone"], arguments=[(0, "SCMP_CMP_MASKED_EQ", flag, flag)])
+            for flag in _bits()
+        ),
+        *_refuse_sockets(),
+        *(
+            _refuse(["ioctl"], arguments=[(1, "SCMP_CMP_MASKED_EQ", 0xFFFFFFFF, request)])
+            for request in _TERMINAL_INJECTION
+        ),
+        *(
+            _refuse(["madvise"], arguments=[(2, "SCMP_CMP_EQ", advice, 0)])
+            for advice in _CACHE_ADVICE
+        ),
+        _refuse(["preadv2", "pwritev2"], arguments=[(5, "SCMP_CMP_NE", 0, 0)]),
+    ]
+    return json.dumps(
+        {
+            "defaultAction": "SCMP_ACT_ALLOW",
+            "architectures": [f"SCMP_ARCH_{name.upper()}"],
+            "syscalls": rules,
+        }
+    )
+
+
+def _bits() -> list[int]:
+    return [1 << bit for bit in range(32) if _NAMESPACE_FLAGS & 1 << bit]
+
+
+def _refuse_sockets() -> list[dict[str, Any]]:
+    """Refuse each family that is not allowed; conditions cannot be negated all at once."""
+    calls = ["socket", "socketpair"]
+    others = [family for family in range(_NETLINK) if family not in _FAMILIES]
+    return [
+        *(_refuse(calls, arguments=[(0, "SCMP_CMP_EQ", family, 0)]) for family in others),
+        _refuse(calls, arguments=[(0, "SCMP_CMP_GT", _NETLINK, 0)]),
+        _refuse(
+            calls,
+            arguments=[(0, "SCMP_CMP_EQ", _NETLINK, 0), (2, "SCMP_CMP_NE", _NETLINK_ROUTE, 0)],
+        ),
+    ]
+
+
+def _refuse(
+    calls: list[str],
+    number: int = errno.EPERM,
+    arguments: Sequence[tuple[int, str, int, int]] = (),
+) -> dict[str, Any]:
+    """A rule that answers `calls` with an error, if all `arguments` are as said."""
+    return {
+        "names": calls,
+        "action": "SCMP_ACT_ERRNO",
+        "errnoRet": number,
+        "args": [
+            {"index": index, "op": operator, "value": value, "valueTwo": second}
+            for index, operator, value, second in arguments
+        ],
+    }

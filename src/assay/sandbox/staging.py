@@ -17,8 +17,9 @@ from pathlib import Path
 from assay.sandbox.interface import SandboxError
 from assay.sandbox.users import is_root
 
-_PARENTS = ("/run", "/tmp", "/var/tmp")
+PARENTS = ("/run", "/tmp", "/var/tmp")
 _PREFIX = "assay-stage-"
+_DEVICES = tuple(f"/dev/{name}" for name in ["null", "zero", "full", "random", "urandom", "tty"])
 
 
 def traversable(path: str) -> bool:
@@ -57,13 +58,24 @@ class Staging:
             self.binds[source] = str(point)
         return self.binds[source]
 
+    def device_table(self) -> str:
+        """A file of mounts that make the host's ordinary devices read-only.
+
+        They can still be written *to*. But their times can no longer be set, which would stay with
+        the host, for every other program to read.
+        """
+        table = self.folder / "devices"
+        rows = [f"{path} {path} none bind,ro 0 0\n" for path in _DEVICES if os.path.exists(path)]
+        table.write_text("".join(rows))
+        return str(table)
+
 
 @contextmanager
 def staging_folder() -> Iterator[Staging]:
     """An empty folder for mount points, removed afterwards (and never what is mounted there)."""
-    parent = next((place for place in _PARENTS if _usable(place)), None)
+    parent = next((place for place in PARENTS if _usable(place)), None)
     if parent is None:
-        raise SandboxError(f"no folder to stage sources in among {', '.join(_PARENTS)}")
+        raise SandboxError(f"no folder to stage sources in among {', '.join(PARENTS)}")
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
     try:
         folder.chmod(0o711)
@@ -76,7 +88,7 @@ def staging_folder() -> Iterator[Staging]:
 def sweep_staging() -> int:
     """Remove mount points whose owner is gone (it was killed); returns how many folders."""
     count = 0
-    for parent in _PARENTS:
+    for parent in PARENTS:
         for folder in Path(parent).glob(f"{_PREFIX}*-*"):
             owner = folder.name.removeprefix(_PREFIX).split("-")[0]
             if is_root() and owner.isdigit() and not Path("/proc", owner).exists():

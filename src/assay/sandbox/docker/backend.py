@@ -1,0 +1,243 @@
+"""The Docker backend: one hardened container for each program.
+
+What bubblewrap does with namespaces and a filter, the engine does here, with the same user ids,
+mounts and filter. In addition it hands out GPUs, and programs may come with an image of their own.
+
+Not held: writable mounts allow execution (as under bubblewrap), and set-user-id bits on them are
+made harmless by no-new-privileges rather than by the mount. File systems mounted below a read-only
+source are not seen. Engines that map user ids (rootless, userns-remap) are refused.
+"""
+
+import contextlib
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from docker import errors  # type: ignore[import-untyped]
+
+from assay.sandbox import seccomp
+from assay.sandbox.disk import DiskWatch
+from assay.sandbox.docker.config import Container, check_gpus, container_config, reserved
+from assay.sandbox.docker.engine import (
+    DEADLINE_LABEL,
+    OWNER_LABEL,
+    SCOPE_LABEL,
+    Engine,
+    connect,
+    owner,
+    reap,
+)
+from assay.sandbox.docker.handle import DockerHandle
+from assay.sandbox.docker.image import Image, empty_image, find_image
+from assay.sandbox.docker.link import Link, open_door
+from assay.sandbox.docker.meter import EngineMeter, GroupMeter, container_group
+from assay.sandbox.filesystem import check_target, is_device
+from assay.sandbox.interface import (
+    DEVNULL,
+    Guarantee,
+    Limits,
+    Mount,
+    SandboxError,
+    SandboxSettings,
+    SandboxSpec,
+    SandboxUnavailable,
+)
+from assay.sandbox.ownership import give, take_back
+from assay.sandbox.probe import probe_sandbox
+from assay.sandbox.staging import check_readable
+from assay.sandbox.users import is_root, lend_user
+
+_MARGIN_SECONDS = 300.0  # how long a container may outlive its limit before anybody removes it
+
+
+class DockerSandbox:
+    """Starts programs in containers; see the module's text and `interface.Sandbox`.
+
+    Raises `SandboxUnavailable` from its first use when the engine or the image is not there.
+    """
+
+    name = "docker"
+    isolated = True
+
+    def __init__(self, settings: SandboxSettings) -> None:
+        self._settings = settings
+        self._found: Image | None = None
+        self._finding = threading.Lock()
+
+    @property
+    def _engine(self) -> Engine:
+        return connect(self._settings.docker_host)
+
+    @property
+    def _image(self) -> Image:
+        with self._finding:
+            if self._found is None:
+                name = self._settings.image
+                engine = self._engine
+                self._found = find_image(engine, name) if name else empty_image(engine)
+            return self._found
+
+    @property
+    def python(self) -> str:
+        return self._image.python
+
+    @property
+    def facts(self) -> dict[str, str]:
+        return {**self._engine.facts, "image": self._image.digest}
+
+    def path(self, mount: Mount) -> str:
+        return mount.target
+
+    def probe(self, quick: bool = False) -> dict[Guarantee, bool]:
+        hasty = DockerSandbox(replace(self._settings, grace_seconds=0.1))
+        return probe_sandbox(hasty, self._settings.scratch, quick)
+
+    def reap(self) -> int:
+        """Remove containers of this scope that nobody owns any more; returns how many."""
+        return reap(self._engine, self._settings.scope)
+
+    def start(self, spec: SandboxSpec) -> DockerHandle:
+        """Start a program; unlike under bubblewrap, any thread may do so.
+
+        Its time counts from when the container asks for it, not from the engine's preparations.
+        """
+        check_gpus(spec.gpus)
+        for mount in spec.mounts:
+            _check_mount(mount)
+        with ExitStack() as stack:
+            try:
+                return self._start(spec, stack)
+            except OSError as error:
+                raise SandboxError(f"sandbox {spec.name} could not be started: {error}") from error
+
+    def _start(self, spec: SandboxSpec, stack: ExitStack) -> DockerHandle:
+        lent = stack.enter_context(lend_user()) if is_root() else None
+        user, group = (lent, lent) if lent is not None else (os.geteuid(), os.getegid())
+        folders, devices = _hand_over(spec, lent, stack)
+        with open_door(self._settings.scratch, user, group) as door:
+            wanted = Container(
+                image=self._image,
+                user=user,
+                group=group,
+                door=door.folder,
+                labels=self._labels(spec),
+                profile=seccomp.build_profile() if seccomp.supported() else None,
+                devices=devices,
+                folders=folders,
+            )
+            undo = stack.enter_context(ExitStack())  # what the handle does by itself at the end
+            container = self._create(spec, wanted)
+            undo.callback(self._engine.remove, container)
+            self._engine.start(container)
+            link = door.accept(lambda: bool(self._engine.state(container)["Running"]))
+        undo.callback(link.close)
+        handle = self._send_order(spec, container, link)
+        undo.pop_all()
+        handle.cleanup.push(stack.pop_all())
+        return handle
+
+    def _create(self, spec: SandboxSpec, wanted: Container) -> str:
+        try:
+            return self._engine.create(container_config(spec, wanted))
+        except errors.NotFound:  # the image was removed meanwhile
+            with self._finding:
+                self._found = None
+        wanted = replace(wanted, image=self._image)
+        try:
+            return self._engine.create(container_config(spec, wanted))
+        except errors.NotFound as error:
+            raise SandboxUnavailable(f"Docker lost the image {wanted.image.id}") from error
+
+    def _send_order(self, spec: SandboxSpec, container: str, link: Link) -> DockerHandle:
+        found = container_group(link.pid, container) if link.pid else None
+        meter = GroupMeter(found) if found else EngineMeter(self._engine, container)
+        disk = DiskWatch(spec.mounts, spec.limits)
+        with _streams(spec) as streams:
+            link.order(_order_of(spec, self._image), streams)
+        grace = self._settings.grace_seconds
+        return DockerHandle(self._engine, container, spec, grace, link, meter, disk)
+
+    def _labels(self, spec: SandboxSpec) -> dict[str, str]:
+        allowed = spec.limits.wall_seconds + self._settings.grace_seconds + _MARGIN_SECONDS
+        return {
+            SCOPE_LABEL: self._settings.scope,
+            OWNER_LABEL: owner(),
+            DEADLINE_LABEL: str(round(time.time() + allowed)),
+        }
+
+
+def _check_mount(mount: Mount) -> None:
+    try:
+        check_target(mount)
+    except FileNotFoundError as error:
+        raise SandboxError(f"a mount's source is missing: {error}") from error
+    if reserved(mount.target):
+        raise ValueError(f"mount target {mount.target} would hide a part of the system")
+
+
+def _hand_over(
+    spec: SandboxSpec, user: int | None, stack: ExitStack
+) -> tuple[tuple[tuple[str, str, bool], ...], tuple[tuple[str, str], ...]]:
+    """Make mounts usable by the program's user, and give them back at the end.
+
+    Returns folders (source, target, writable) and devices (source, target).
+    """
+    folders, devices = [], []
+    for mount in spec.mounts:
+        source = os.path.realpath(mount.source)
+        if is_device(mount.source):
+            devices.append((source, mount.target))
+            continue
+        folders.append((source, mount.target, mount.writable))
+        if mount.writable:
+            stack.callback(take_back, Path(source), user)
+            if user is not None:
+                give(Path(source), user)
+        elif user is not None:
+            check_readable(source)
+    return tuple(folders), tuple(devices)
+
+
+@contextlib.contextmanager
+def _streams(spec: SandboxSpec) -> Iterator[tuple[int, int, int]]:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    try:
+        first, second, third = (
+            nothing if stream == DEVNULL else stream
+            for stream in (spec.stdin, spec.stdout, spec.stderr)
+        )
+        yield first, second, third
+    finally:
+        os.close(nothing)
+
+
+def _order_of(spec: SandboxSpec, image: Image) -> dict[str, Any]:
+    """What the container's init is told; see `init`."""
+    ours = {"PATH": image.path, "HOME": "/tmp", "LANG": "C.UTF-8", "PWD": spec.cwd}
+    return {
+        "argv": spec.argv,
+        "env": {**ours, **spec.env},
+        "cwd": spec.cwd,
+        "limits": _resource_limits(spec.limits),
+        "filter": seccomp.build_filter().hex() if seccomp.supported() else "",
+    }
+
+
+def _resource_limits(limits: Limits) -> dict[str, tuple[int, int]]:
+    """Soft and hard limits of each single process."""
+    wanted = {
+        "RLIMIT_CORE": (0, 0),
+        "RLIMIT_NOFILE": (limits.open_files, limits.open_files),
+        "RLIMIT_FSIZE": (limits.file_bytes, limits.file_bytes),
+    }
+    if limits.cpu_seconds is not None:
+        # A backstop: the tree's CPU time is watched from outside.
+        soft = math.ceil(limits.cpu_seconds) + 1
+        wanted["RLIMIT_CPU"] = (soft, soft + 1)
+    return wanted

@@ -1,0 +1,158 @@
+"""Holds one started program to its limits; what all backends' handles have in common."""
+
+import signal
+import threading
+import time
+from contextlib import ExitStack
+from typing import Protocol
+
+from assay.sandbox.disk import DiskWatch
+from assay.sandbox.interface import Exit, Reason, SandboxError, SandboxSpec
+from assay.sandbox.meter import Usage
+
+DEATH_SECONDS = 10.0
+"""What does not die within this time after it was killed is given up."""
+
+
+class UsageMeter(Protocol):
+    """Says what a program has used so far."""
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two looks."""
+        ...
+
+    def sample(self) -> Usage:
+        """The usage so far; never fails."""
+        ...
+
+
+class SupervisedHandle:
+    """The common part of a backend's handle; see `interface.Handle`.
+
+    A backend says how to wait for the end (`_ended`), how to reach the code (`_interrupt`), how to
+    kill everything (`_destroy`) and how to clear away (`_finish`); `cleanup` gives back what the
+    start took.
+    """
+
+    def __init__(
+        self, spec: SandboxSpec, grace_seconds: float, meter: UsageMeter, disk: DiskWatch
+    ) -> None:
+        self.cleanup = ExitStack()
+        self._kept: ExitStack | None = None
+        self._limits = spec.limits
+        self._grace = grace_seconds
+        self._meter = meter
+        self._disk = disk
+        self._started = time.monotonic()
+        self._lock = threading.Lock()
+        self._state = threading.Lock()
+        self._waiting = False
+        self._killed = False
+        self._closing = False
+        self._outcome: Exit | SandboxError | None = None
+
+    def wait(self, cancel: threading.Event | None = None) -> Exit:
+        with self._lock:
+            if self._outcome is None:
+                with self._state:
+                    self._waiting = True
+                try:
+                    reason = self._watch(cancel)
+                    if reason in ("wall", "cancelled", "cpu") and not self._killed:
+                        self._give_grace()
+                    self._outcome = self._finish(reason)
+                finally:
+                    with self._state:
+                        self._waiting = False
+            if isinstance(self._outcome, SandboxError):
+                raise self._outcome
+            return self._outcome
+
+    def kill(self) -> None:
+        with self._state:
+            if self._closing:
+                return
+            self._killed = True
+            self._meter.sample()  # afterwards what it reads may be gone
+            self._destroy()
+            if self._waiting:  # the waiting thread wakes up and clears away
+                return
+        with self._lock:
+            if self._outcome is None:
+                self._outcome = self._finish("cancelled")
+
+    def _ended(self, seconds: float) -> bool:
+        """True as soon as the program has ended, False after `seconds`."""
+        raise NotImplementedError
+
+    def _interrupt(self) -> bool:
+        """Ask the code to stop; False when there is nothing to ask."""
+        raise NotImplementedError
+
+    def _destroy(self) -> None:
+        """Kill everything that belongs to this program."""
+        raise NotImplementedError
+
+    def _finish(self, reason: Reason) -> Exit | SandboxError:
+        """Kill what is left, account and clear away; holds `self._lock`."""
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        """From here on `kill` does nothing: what it would kill may be somebody else's."""
+        with self._state:
+            self._closing = True
+
+    def _keep(self) -> None:
+        """What was lent to a program that does not die (its user id, its mounts) is not safe to
+        lend again."""
+        self._kept = self.cleanup.pop_all()
+        self._close()
+
+    def _watch(self, cancel: threading.Event | None) -> Reason:
+        deadline = self._started + self._limits.wall_seconds
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            if self._ended(min(self._meter.interval, left)):
+                return "cancelled" if self._killed else "exited"
+            overrun = self._overrun(deadline, cancel)
+            if overrun is not None:
+                return overrun
+
+    def _overrun(self, deadline: float, cancel: threading.Event | None) -> Reason | None:
+        if self._killed or (cancel is not None and cancel.is_set()):
+            return "cancelled"
+        if time.monotonic() >= deadline:
+            return "wall"
+        if self._disk.exceeded():
+            return "disk"
+        return self._over_limit(self._meter.sample())
+
+    def _over_limit(self, usage: Usage) -> Reason | None:
+        if usage.out_of_memory:
+            return "memory"
+        cpu_limit = self._limits.cpu_seconds
+        return "cpu" if cpu_limit is not None and usage.cpu_seconds >= cpu_limit else None
+
+    def _give_grace(self) -> None:
+        if not self._interrupt():
+            return
+        deadline = time.monotonic() + self._grace
+        while (left := deadline - time.monotonic()) > 0 and not self._killed:
+            if self._ended(min(self._meter.interval, left)):
+                return
+            if self._meter.sample().out_of_memory:
+                return
+
+    def _explain(self, usage: Usage, code: int) -> Reason:
+        """A program that ended by itself may still have hit a limit of the kernel."""
+        if code == -signal.SIGXCPU:
+            return "cpu"
+        over = self._over_limit(usage)
+        if over is not None:
+            return over
+        if code == 0:
+            return "disk" if self._disk.over() else "exited"
+        if usage.out_of_processes:
+            return "processes"
+        return "disk" if code == -signal.SIGXFSZ or self._disk.full() else "exited"

@@ -1,0 +1,298 @@
+"""The parts of the Docker backend that need no engine: what is asked for, labels, the link."""
+
+import json
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.sandbox import Limits, SandboxError, SandboxSpec, seccomp
+from assay.sandbox.docker import engine
+from assay.sandbox.docker.config import Container, check_gpus, container_config, reserved
+from assay.sandbox.docker.engine import abandoned, owner
+from assay.sandbox.docker.image import Image
+from assay.sandbox.docker.link import SOCKET, open_door
+
+GPU = "GPU-3a8c1c3b-7a7f-9e0c-5f5d-7b0a7f6b2c11"
+IMAGE = Image(
+    id="sha256:1",
+    digest="sha256:2",
+    python="python3",
+    path="/bin",
+    variables=frozenset({"LD_PRELOAD", "PATH", "NVIDIA_VISIBLE_DEVICES"}),
+    system=(("/usr", "/usr"),),
+)
+
+
+def config(gpus: tuple[str, ...] = (), **limits: Any) -> dict[str, Any]:
+    secret = {"NVIDIA_VISIBLE_DEVICES": "all", "LD_PRELOAD": "/evil.so", "KEY": "s3cr3t"}
+    spec = SandboxSpec(
+        "t", ("train", "--x"), secret, (), "/job", Limits(9, 1 << 30, 64, **limits), gpus=gpus
+    )
+    folders = (("/data", "/in", False), ("/work", "/job", True))
+    devices = (("/dev/x", "/dev/y"),)
+    profile = seccomp.build_profile("x86_64")
+    labels = {"assay.scope": "s"}
+    container = Container(IMAGE, 61001, 61001, Path("/door"), labels, profile, devices, folders)
+    return container_config(spec, container)
+
+
+def test_containers_are_closed() -> None:
+    body = config(cpus=1.5)
+    assert (body["Image"], body["User"], body["Labels"]) == (
+        "sha256:1",
+        "61001:61001",
+        {"assay.scope": "s"},
+    )
+    host = body["HostConfig"]
+    wanted = {
+        "NetworkMode": "none",
+        "IpcMode": "private",
+        "CgroupnsMode": "private",
+        "ReadonlyRootfs": True,
+        "CapDrop": ["ALL"],
+        "Privileged": False,
+        "LogConfig": {"Type": "none", "Config": {}},
+        "PidsLimit": 65,
+        "Memory": 1 << 30,
+        "MemorySwap": 1 << 30,
+        "CpuPeriod": 100_000,
+        "CpuQuota": 150_000,
+        "ShmSize": 1 << 29,
+        "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={1 << 29}"},
+        "DeviceRequests": [],
+        "Devices": [
+            {"PathOnHost": "/dev/x", "PathInContainer": "/dev/y", "CgroupPermissions": "rw"}
+        ],
+    }
+    assert {name: host[name] for name in wanted} == wanted
+    first, second = host["SecurityOpt"]
+    assert first == "no-new-privileges"
+    assert json.loads(second.removeprefix("seccomp="))["defaultAction"] == "SCMP_ACT_ALLOW"
+    assert not {"CapAdd", "Binds", "PidMode", "UsernsMode", "VolumesFrom"} & set(host)
+    mounts = {each["Target"]: (each["Source"], each["ReadOnly"]) for each in host["Mounts"]}
+    assert mounts == {
+        "/usr": ("/usr", True),
+        "/etc/passwd": ("/door/passwd", True),
+        "/.assay": ("/door/socket", True),
+        "/in": ("/data", True),
+        "/job": ("/work", False),
+    }
+
+
+def test_nothing_of_the_program_reaches_the_engine() -> None:
+    body = config()
+    text = json.dumps(body)
+    assert "s3cr3t" not in text
+    assert "evil" not in text
+    assert "--x" not in text
+    # A bare name takes the image's own variable away.
+    assert body["Env"] == [
+        "PATH=/bin",
+        "HOME=/tmp",
+        "NVIDIA_VISIBLE_DEVICES=void",
+        "NVIDIA_DRIVER_CAPABILITIES=",
+        "LD_PRELOAD",
+    ]
+
+
+def test_gpus_are_named_one_by_one() -> None:
+    mig = "MIG-5c89852c-d268-c3f3-1b07-005d5ae1dc3f"
+    body = config((GPU, mig))
+    assert body["HostConfig"]["DeviceRequests"] == [
+        {"Driver": "nvidia", "DeviceIDs": [GPU, mig], "Capabilities": [["gpu"]]}
+    ]
+    assert f"NVIDIA_VISIBLE_DEVICES={GPU},{mig}" in body["Env"]
+    assert "/sys" not in body["HostConfig"]["MaskedPaths"]
+    assert "/sys" in config()["HostConfig"]["MaskedPaths"]
+    check_gpus(("MIG-GPU-3a8c1c3b-7a7f/1/0",))
+
+
+@pytest.mark.parametrize("gpu", ["all", "0", "", "GPU-", "GPU-x,all", "GPU-a\n", "void", "none"])
+def test_other_words_for_gpus_are_refused(gpu: str) -> None:
+    with pytest.raises(ValueError, match="UUID"):
+        config((gpu,))
+
+
+def test_reserved_targets() -> None:
+    assert all(map(reserved, ("/lib", "/lib/x", "/bin", "/tmp", "/.assay")))
+    assert not any(map(reserved, ("/job", "/library", "/tmp/x", "/opt")))
+
+
+# ---- whom a container belongs to ----
+
+
+def labels(owner_label: str, deadline: float = 2e12) -> dict[str, str]:
+    return {"assay.scope": "s", "assay.owner": owner_label, "assay.deadline": str(deadline)}
+
+
+def test_who_is_abandoned() -> None:
+    now = 1e9
+    boot, namespace, pid, started = owner().split()
+    assert not abandoned(labels(owner()), now)
+    assert abandoned(labels(owner(), deadline=now - 1), now)
+    assert abandoned(labels(f"{boot} {namespace} {pid} 1"), now)  # the id was used again
+    assert abandoned(labels(f"{boot} {namespace} 4194305 {started}"), now)
+    assert abandoned(labels(f"another-boot {namespace} {pid} {started}"), now)
+    # A process of another container: only its deadline can tell.
+    assert not abandoned(labels(f"{boot} pid:[1] 4194305 {started}"), now)
+    assert abandoned(labels(f"{boot} pid:[1] 4194305 {started}", deadline=now - 1), now)
+
+
+@pytest.mark.parametrize(
+    "found", [{}, {"assay.scope": "s"}, labels("?"), {**labels(""), "assay.deadline": "soon"}]
+)
+def test_strange_labels_are_left_alone(found: dict[str, str]) -> None:
+    assert not abandoned(found, 1e9)
+
+
+def test_connections_are_made_once(monkeypatch: Any) -> None:
+    made: list[str] = []
+
+    class Fake:
+        def __init__(self, host: str) -> None:
+            made.append(host)
+
+    monkeypatch.setattr(engine, "Engine", Fake)
+    monkeypatch.setattr(engine, "_check_reachable", lambda host: None)
+    monkeypatch.setenv("DOCKER_HOST", "unix:///fake/one")
+    assert engine.connect(None) is engine.connect("unix:///fake/one")
+    assert engine.connect("unix:///fake/two") is not engine.connect(None)
+    assert made == ["unix:///fake/one", "unix:///fake/two"]
+    engine._connect.cache_clear()
+
+
+# ---- the link ----
+
+
+def caller(folder: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(str(folder / SOCKET))
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def test_only_the_first_gets_in(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 150)  # far beyond the length of a socket's path
+    with open_door(deep, os.getuid(), os.getgid()) as door:
+        short = tmp_path / "short"
+        short.symlink_to(door.folder)
+        with caller(short):
+            link = door.accept(lambda: True)
+            assert link.pid == os.getpid()
+            with pytest.raises(FileNotFoundError):
+                caller(short)
+            link.close()
+    assert list(deep.iterdir()) == []
+
+
+def test_others_and_nobody(tmp_path: Path) -> None:
+    with open_door(tmp_path / "a", os.getuid() + 1, 0) as door:
+        with caller(door.folder), pytest.raises(SandboxError, match="asked for the program"):
+            door.accept(lambda: True)
+    with open_door(tmp_path / "a", os.getuid(), 0) as door:
+        with pytest.raises(SandboxError, match=r"Python 3\.9"):
+            door.accept(lambda: False)
+
+
+def speak(init: socket.socket, said: bytes) -> None:
+    init.sendall(said)
+    init.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "problem"),
+    [
+        (b"SX0\n", 0, None),
+        (b"SX768\n", 3, None),
+        (b"SX9\n", -9, None),
+        (b"SX99999\n", None, None),
+        (b"SXnonsense\n", None, None),
+        (b"SX" + b"1" * 9000, None, None),
+        (b"X0\n", None, None),
+        (b"Eno such file\n", None, "no such file"),
+        (b"SEforged\n", None, None),
+        (b"", None, None),
+    ],
+)
+def test_what_an_init_may_say(
+    tmp_path: Path, said: bytes, status: int | None, problem: str | None
+) -> None:
+    with open_door(tmp_path, os.getuid(), 0) as door:
+        with caller(door.folder) as init:
+            link = door.accept(lambda: True)
+            assert not link.wait(0.01)
+            speaker = threading.Timer(0.05, speak, (init, said))
+            speaker.start()
+            since = time.monotonic()
+            assert link.wait(5)
+            assert time.monotonic() - since < 2
+            assert (link.status, link.problem) == (status, problem)
+            speaker.join()
+            link.close()
+
+
+# ---- the profile says what the filter says ----
+
+
+def verdict(profile: dict[str, Any], call: str, *arguments: int) -> int:
+    """The error number that a profile answers with; 0 where it allows."""
+    padded = (*arguments, 0, 0, 0, 0, 0, 0)
+    compare = {
+        "SCMP_CMP_EQ": lambda found, value, _: found == value,
+        "SCMP_CMP_NE": lambda found, value, _: found != value,
+        "SCMP_CMP_GT": lambda found, value, _: found > value,
+        "SCMP_CMP_MASKED_EQ": lambda found, mask, value: found & mask == value,
+    }
+    for rule in profile["syscalls"]:
+        if call in rule["names"] and all(
+            compare[each["op"]](padded[each["index"]], each["value"], each["valueTwo"])
+            for each in rule["args"]
+        ):
+            return int(rule["errnoRet"])
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "answer"),
+    [
+        ("read", (), 0),
+        ("ptrace", (), 1),
+        ("io_uring_setup", (), 1),
+        ("clone", (0x11,), 0),
+        ("clone", (0x10000000,), 1),
+        ("clone", (0x00020011,), 1),
+        ("clone3", (), 38),
+        ("socket", (1,), 0),
+        ("socket", (2, 1), 0),
+        ("socket", (10, 1), 0),
+        ("socket", (16, 3, 0), 0),
+        ("socket", (16, 3, 12), 1),
+        ("socket", (17,), 1),
+        ("socket", (40,), 1),
+        ("socket", (2**32 + 40,), 1),
+        ("socketpair", (40,), 1),
+        ("ioctl", (0, 0x5412), 1),
+        ("ioctl", (0, 2**32 + 0x5412), 1),
+        ("ioctl", (0, 0x5413), 0),
+    ],
+)
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_profile(machine: str, call: str, arguments: tuple[int, ...], answer: int) -> None:
+    profile = json.loads(seccomp.build_profile(machine))
+    assert profile["architectures"] == [f"SCMP_ARCH_{machine.upper()}"]
+    assert verdict(profile, call, *arguments) == answer
+
+
+def test_profile_names_only_calls_of_the_machine() -> None:
+    assert verdict(json.loads(seccomp.build_profile("x86_64")), "iopl") == 1
+    assert verdict(json.loads(seccomp.build_profile("aarch64")), "iopl") == 0
+    with pytest.raises(KeyError):
+        seccomp.build_profile("riscv64")
