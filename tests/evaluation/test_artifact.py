@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
 import socket
 from pathlib import Path
 
 import pytest
 
-from assay.evaluation.artifact import read_bytes, read_json
+from assay.evaluation.artifact import hash_tree, read_bytes, read_json
 from assay.evaluation.codes import InvalidAnswer, InvalidCode
 
 
@@ -89,8 +91,52 @@ def test_deep_nesting_and_huge_integers_are_refused(folder: Path) -> None:
     (folder / "deep.json").write_text("[" * 100_000 + "]" * 100_000)
     (folder / "huge.json").write_text("9" * 10_000)
     (folder / "binary.json").write_bytes(b"\xff\x00\xfe")
-    for name in ("deep.json", "huge.json", "binary.json"):
+    for name in ("deep.json", "binary.json"):
         assert refusal(folder, name, 1 << 20) is InvalidCode.WRONG_TYPE
+    assert refusal(folder, "huge.json", 1 << 20) is InvalidCode.NOT_FINITE
+
+
+@pytest.mark.parametrize("text", ["1" + "0" * 308, "-1" + "0" * 400, "1e400", "-Infinity"])
+def test_a_number_that_is_no_float_is_refused(folder: Path, text: str) -> None:
+    (folder / "n.json").write_text(f'{{"loss": {text}}}')
+    assert refusal(folder, "n.json", 1000) is InvalidCode.NOT_FINITE
+
+
+def test_a_key_that_stands_twice_is_refused_and_twice_in_two_objects_is_not(folder: Path) -> None:
+    (folder / "n.json").write_text('{"a": {"loss": 3, "x": 1, "loss": 0}}')
+    assert refusal(folder, "n.json", 1000) is InvalidCode.WRONG_TYPE
+    (folder / "n.json").write_text('[{"loss": 3}, {"loss": 0, "y": {"loss": 1}}]')
+    assert read_json(folder, "n.json")[1]["y"] == {"loss": 1}
+
+
+def test_no_zero_is_negative(folder: Path) -> None:
+    (folder / "n.json").write_text("[-0.0, -0, -0e5, -1e-400]")
+    assert [math.copysign(1.0, x) for x in read_json(folder, "n.json")] == [1.0] * 4
+
+
+def test_a_tree_is_hashed_by_names_and_contents_and_no_link_is_followed(
+    folder: Path, tmp_path: Path
+) -> None:
+    def found() -> str:
+        digest = hashlib.sha256()
+        hash_tree(digest, folder)
+        return digest.hexdigest()
+
+    (folder / "deep").mkdir()
+    (folder / "deep" / "a").write_text("1")
+    os.mkfifo(folder / "pipe")  # would block
+    outside = tmp_path / "outside"
+    outside.write_text("1")
+    (folder / "link").symlink_to(outside)
+    first = found()
+    outside.write_text("2")
+    assert found() == first
+    (folder / "deep" / "a").write_text("2")
+    assert found() != first
+    (folder / "deep" / "a").write_text("1")
+    assert found() == first
+    (folder / "deep" / "a").rename(folder / "deep" / "b")
+    assert found() != first
 
 
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "../secret.json", "a/../../x", "a\x00b"])

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from assay.evaluation import (
+    Evaluation,
     EvaluationCancelled,
     EvaluationOutcome,
     EvaluationRequest,
@@ -75,6 +76,7 @@ def request_for(tmp_path: Path) -> MakeRequest:
             artifact_dir=tmp_path / "artifact",
             held_out=tmp_path / "held_out",
             seed=11,
+            shown_seed=12,
             metric_name="m",
             sandbox=SandboxSettings("subprocess", scratch=tmp_path / "scratch"),
             limits=Limits(wall_seconds=20, memory_bytes=1 << 30),
@@ -159,6 +161,46 @@ def test_secret_numbers_depend_on_the_held_out_text(request_for: MakeRequest) ->
     assert len(set(drawn)) == 3
 
 
+def test_secret_samples_are_other_ones_for_another_codebase_or_artifact(
+    request_for: MakeRequest,
+) -> None:
+    request = request_for("")
+
+    def drawn() -> int:
+        return int(Evaluation(request, 0.0)._artifact_rng("x").integers(1 << 60))
+
+    found = [drawn()]
+    (request.artifact_dir / "model").write_text("weights")
+    found.append(drawn())
+    (request.codebase_dir / "model.py").write_text("leak = 1")
+    found.append(drawn())
+    (request.held_out / "text.bin").write_text("text")
+    found.append(drawn())
+    assert len(set(found)) == 4
+    assert drawn() == found[-1]
+    assert Evaluation(request, 0.0)._artifact_rng("y").integers(1 << 60) != found[-1]
+
+
+def test_an_exception_cannot_carry_held_out_data_away(request_for: MakeRequest) -> None:
+    body = """
+    def evaluate(run):
+        text = "the answer is 42"
+        HELD
+        raise KeyError(text)
+    """
+    seen = evaluate_artifact(request_for(body.replace("HELD", "run.held_out")))
+    unseen = evaluate_artifact(request_for(body.replace("HELD", "")))
+    assert failure_code(seen) is failure_code(unseen) is InvalidCode.EVALUATOR_ERROR
+    assert seen.failure is not None
+    assert unseen.failure is not None
+    assert seen.failure.message == "KeyError (evaluate.py:5)"
+    assert "42" in unseen.failure.message
+    # The library's own words stay: they help, and quote nothing.
+    ours = evaluate_artifact(request_for("def evaluate(run): run.held_out; run.predictor()"))
+    assert ours.failure is not None
+    assert "no predict entry point" in ours.failure.message
+
+
 def test_a_predictor_answers_and_its_cpu_time_counts(request_for: MakeRequest) -> None:
     setup = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
     outcome = evaluate_artifact(request_for(ASK, PREDICT.format(setup=setup, each="")))
@@ -171,7 +213,7 @@ def test_the_predictor_sees_what_it_is_promised_and_no_data(request_for: MakeReq
     config = json.load(open(os.environ["ASSAY_CONFIG"]))
     assert config == {"size": 3}
     assert open(os.path.join(os.environ["ASSAY_OUT"], "model")).read() == "weights"
-    assert os.environ["ASSAY_SEED"] == "11" and os.environ["ASSAY_PROFILE"] == "tiny"
+    assert os.environ["ASSAY_SEED"] == "12" and os.environ["ASSAY_PROFILE"] == "tiny"
     assert os.environ["ASSAY_HARDWARE_CLASS"] == "cpu-fp32"
     assert os.environ["OMP_NUM_THREADS"] == os.environ["ASSAY_THREADS"] == "1"
     assert "ASSAY_DATA" not in os.environ and os.path.exists("predict.py")
@@ -197,7 +239,7 @@ def test_what_a_predictor_says_after_it_saw_secrets_is_dropped(request_for: Make
     outcome = evaluate_artifact(request_for(ASK, PREDICT.format(setup=setup, each=each)))
     assert failure_code(outcome) is InvalidCode.PREDICTOR_DIED
     assert outcome.failure is not None
-    assert "code 9" in outcome.failure.message
+    assert "code" not in outcome.failure.message  # nor in the exit code
     assert "before" in outcome.failure.message
     assert "labels" not in outcome.failure.message
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import math
 import os
@@ -12,6 +14,9 @@ from typing import Any, NoReturn
 from assay.evaluation.codes import InvalidAnswer, InvalidCode
 
 MAX_JSON_BYTES = 1 << 20
+CURVE_FILE = "metrics.jsonl"
+"""What a training tells about itself on the way; nothing is scored by it."""
+_MAX_DIGITS = 300
 
 
 def read_bytes(folder: Path, name: str, max_bytes: int) -> bytes:
@@ -46,15 +51,44 @@ def read_json(folder: Path, name: str, max_bytes: int = MAX_JSON_BYTES) -> Any:
     """The JSON value that stands in a file; the guards of `read_bytes` hold.
 
     Raises:
-        InvalidAnswer: as `read_bytes`; `wrong_type` if it is not JSON; `not_finite` if it holds
-            NaN, an infinity or a number too large to be one.
+        InvalidAnswer: as `read_bytes`; `wrong_type` if it is not JSON or says a key twice;
+            `not_finite` if it holds NaN, an infinity or a number too large to be one.
         ValueError: `name` is not a relative path inside the folder.
     """
     raw = read_bytes(folder, name, max_bytes)
     try:
-        return json.loads(raw, parse_constant=_reject_constant, parse_float=_finite)
+        return json.loads(
+            raw,
+            parse_constant=_reject_constant,
+            parse_float=_finite,
+            parse_int=_whole,
+            object_pairs_hook=_once,
+        )
     except (ValueError, RecursionError):
         raise InvalidAnswer(InvalidCode.WRONG_TYPE, f"{name} is not valid JSON") from None
+
+
+def hash_tree(digest: hashlib._Hash, folder: Path, leave_out: str = "") -> None:
+    """Add the names of everything and the contents of all regular files below `folder`.
+
+    Follows no link; what cannot be read is left out, as no program can read it either. So is the
+    file `leave_out` at the top.
+    """
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in folders:
+            inner = os.path.relpath(os.path.join(place, name), folder)
+            digest.update(os.fsencode(inner) + b"/\0")
+        for name in sorted(names):
+            path = os.path.join(place, name)
+            if leave_out and path == os.path.join(folder, leave_out):
+                continue
+            digest.update(os.fsencode(os.path.relpath(path, folder)) + b"\0")
+            with contextlib.suppress(OSError):
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                with open(os.open(path, flags), "rb") as file:
+                    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                        digest.update(hashlib.file_digest(file, "sha256").digest())
 
 
 def _open_inside(folder: Path, parts: tuple[str, ...], name: str) -> int:
@@ -85,4 +119,20 @@ def _reject_constant(constant: str) -> NoReturn:
 
 def _finite(text: str) -> float:
     value = float(text)
-    return value if math.isfinite(value) else _reject_constant(text[:40])
+    # + 0.0 makes 0.0 of -0.0, which some comparisons and all printing tell apart.
+    return value + 0.0 if math.isfinite(value) else _reject_constant(text[:40])
+
+
+def _whole(text: str) -> int:
+    """A whole number that is a number everywhere: arithmetic with floats must not overflow."""
+    if len(text) > _MAX_DIGITS:
+        _reject_constant(text[:40])
+    return int(text)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Readers differ in which of two values for one key they take; so there must not be two."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice")
+    return found

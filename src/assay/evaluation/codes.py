@@ -18,6 +18,8 @@ class InvalidCode(StrEnum):
     MISSING_ARTIFACT = "missing_artifact"
     OVERSIZED = "oversized"
     LEAK = "leak"
+    INCONSISTENT = "inconsistent"
+    FOOLED = "fooled"
     EVALUATOR_ERROR = "evaluator_error"
 
 

@@ -7,7 +7,7 @@ import math
 import runpy
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from numbers import Real
@@ -18,11 +18,14 @@ from assay.evaluation import artifact as artifacts
 from assay.evaluation.codes import InvalidAnswer, InvalidCode
 from assay.sandbox import Limits, SandboxError, SandboxSettings
 
+_LIBRARY = Path(__file__).resolve().parents[1]
+
 if TYPE_CHECKING:  # numpy is imported only by the evaluations that need it
     import numpy as np
 
     from assay.evaluation.frames import Array
-    from assay.evaluation.language_model import LanguageModelScore
+    from assay.evaluation.grading import Grades
+    from assay.evaluation.language_model import LanguageModelScore, Mode
     from assay.evaluation.predictor import Predictor
 
 
@@ -32,8 +35,10 @@ class EvaluationRequest:
 
     `environment_dir` is the unpacked bundle, `codebase_dir` a copy of the codebase that training
     could not write to, `artifact_dir` what training left (hostile), `held_out` the prepared split
-    that scores. `predict` is None where the environment has no such entry point. `seconds` bound
-    the whole evaluation and `answer_seconds` each answer of a predictor (None: only the whole).
+    that scores. `seed` is for what must stay secret; predictors are told `shown_seed`, so that
+    they cannot tell one evaluation of their artifact from another. `predict` is None where the
+    environment has no such entry point. `seconds` bound the whole evaluation and `answer_seconds`
+    each answer of a predictor (None: a quarter of the whole, the first one half).
     """
 
     environment_dir: Path
@@ -51,6 +56,7 @@ class EvaluationRequest:
     hardware_class: str
     threads: int = 1
     answer_seconds: float | None = None
+    shown_seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,7 @@ class Evaluation:
     request: EvaluationRequest
     deadline: float
     predictor_cpu_seconds: list[float] = field(default_factory=list)
+    saw_held_out: bool = False
 
     @property
     def artifact(self) -> Path:
@@ -91,6 +98,7 @@ class Evaluation:
     @property
     def held_out(self) -> Path:
         """The prepared split to score on."""
+        self.saw_held_out = True
         return self.request.held_out
 
     @property
@@ -138,7 +146,7 @@ class Evaluation:
             artifact_dir=request.artifact_dir,
             config=request.config,
             env={
-                "ASSAY_SEED": str(request.seed),
+                "ASSAY_SEED": str(request.shown_seed),
                 "ASSAY_PROFILE": request.profile,
                 "ASSAY_HARDWARE_CLASS": request.hardware_class,
                 "ASSAY_THREADS": threads,
@@ -150,26 +158,112 @@ class Evaluation:
             sandbox=request.sandbox,
             limits=request.limits,
             deadline=self.deadline,
-            answer_seconds=request.answer_seconds or request.seconds,
+            answer_seconds=request.answer_seconds or request.seconds / 4,
+            start_seconds=request.seconds / 2,
         )
         return open_predictor(settings, self.predictor_cpu_seconds)
 
-    def score_language_model(self, windows: Array, vocab_size: int) -> LanguageModelScore:
-        """The loss of the predictor on `windows` (n, T + 1); see `language_model`."""
+    def score_language_model(
+        self,
+        windows: Array,
+        vocab_size: int,
+        *,
+        mode: Mode = "parallel",
+        sealed: int | None = None,
+    ) -> LanguageModelScore:
+        """The loss of the predictor on `windows` (n, T + 1); see `language_model`.
+
+        `mode` says what else than `next` the predictor answers: `parallel`, `losses` or `step`.
+        `sealed` is the number of positions asked with the prefix alone (None: 1024, by steps 256).
+        """
         from assay.evaluation.language_model import score_language_model
 
-        return score_language_model(self.predictor, windows, vocab_size, self.secret_rng())
+        rng = self._artifact_rng("language model")
+        return score_language_model(
+            self.predictor, windows, vocab_size, rng, mode=mode, sealed=sealed
+        )
+
+    def ask_questions(
+        self,
+        questions: Sequence[str],
+        *,
+        max_bytes: int = 4096,
+        batch: int = 16,
+        seconds: float | None = None,
+    ) -> tuple[str | None, ...]:
+        """The predictor's completions of `questions`, None for missing ones; see `questions`."""
+        from assay.evaluation.questions import ask_questions
+
+        rng = self._artifact_rng("questions")
+        return ask_questions(
+            self.predictor, questions, rng, max_bytes=max_bytes, batch=batch, seconds=seconds
+        )
+
+    def grade(
+        self,
+        answers: Sequence[str | None],
+        references: Sequence[str],
+        *,
+        grader: str = "grade.py",
+        files: Sequence[str] = (),
+        pair_seconds: float = 5.0,
+        memory_bytes: int = 1 << 30,
+    ) -> Grades:
+        """Grade answers in a sandbox with `grade(answer, reference)` of `evaluator/<grader>`.
+
+        See `grading`. `files` are further files of `evaluator/` that the grader imports. A pair
+        may take `pair_seconds` and half of `memory_bytes`, which all of the sandbox has.
+        """
+        from assay.evaluation.grading import grade
+        from assay.evaluation.launch import GraderSettings, open_grader
+
+        folder = self.request.environment_dir / "evaluator"
+        settings = GraderSettings(
+            files=tuple(folder / name for name in (grader, *files)),
+            sandbox=self.request.sandbox,
+            limits=Limits(wall_seconds=self.request.seconds, memory_bytes=memory_bytes),
+            deadline=self.deadline,
+            pair_seconds=pair_seconds,
+            pair_bytes=memory_bytes // 2,
+        )
+        return grade(
+            lambda: open_grader(settings, self.predictor_cpu_seconds),
+            answers,
+            references,
+            self._artifact_rng("grading"),
+        )
 
     def secret_rng(self) -> np.random.Generator:
         """Random numbers that are the same for the same seed and held-out split, and that nobody
         can know who does not know that split; the codebase does know the seed."""
-        import numpy as np
+        return _generator(self._secret())
 
+    def _artifact_rng(self, purpose: str) -> np.random.Generator:
+        """As `secret_rng`, but other numbers for another codebase or artifact.
+
+        With the same numbers for every idea, each evaluation would tell the next idea something
+        about them: which of two halves of the positions is never sampled, say.
+        """
+        digest = self._secret()
+        digest.update(f"\n{purpose}\n".encode())
+        artifacts.hash_tree(digest, self.request.codebase_dir)
+        # The curve holds times: the same training has to get the same numbers.
+        artifacts.hash_tree(digest, self.request.artifact_dir, artifacts.CURVE_FILE)
+        return _generator(digest)
+
+    def _secret(self) -> hashlib._Hash:
         digest = hashlib.sha256(f"{self.seed}\n".encode())
-        for path in sorted(p for p in self.held_out.rglob("*") if p.is_file()):
+        held_out = self.request.held_out
+        for path in sorted(p for p in held_out.rglob("*") if p.is_file()):
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
-        return np.random.default_rng(int.from_bytes(digest.digest()))
+        return digest
+
+
+def _generator(digest: hashlib._Hash) -> np.random.Generator:
+    import numpy as np
+
+    return np.random.default_rng(int.from_bytes(digest.digest()))
 
 
 def evaluate_artifact(request: EvaluationRequest) -> EvaluationOutcome:
@@ -187,7 +281,8 @@ def evaluate_artifact(request: EvaluationRequest) -> EvaluationOutcome:
     except SandboxError as error:
         failure = EvaluationFailure(InvalidCode.EVALUATOR_ERROR, _describe(error), True)
     except (Exception, SystemExit) as error:
-        failure = EvaluationFailure(InvalidCode.EVALUATOR_ERROR, _describe(error))
+        shown = not run.saw_held_out
+        failure = EvaluationFailure(InvalidCode.EVALUATOR_ERROR, _describe(error, shown))
     return EvaluationOutcome(
         metrics=metrics,
         failure=failure,
@@ -215,7 +310,11 @@ def _checked_metrics(metrics: object, name: str) -> dict[str, float]:
     return checked
 
 
-def _describe(error: BaseException) -> str:
+def _describe(error: BaseException, shown: bool = True) -> str:
+    """The error and its place. Its words are left out where they may quote held-out data: once
+    the evaluator has seen any, unless they are this library's, which quotes none."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"[:2000]
+    ours = bool(frames) and Path(frames[-1].filename).is_relative_to(_LIBRARY)
+    words = f": {error}" if shown or ours else ""
+    return f"{type(error).__name__}{words}{where}"[:2000]

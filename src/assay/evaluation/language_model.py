@@ -1,15 +1,25 @@
 """The loss of a language model that is not trusted to look only at the past.
 
-A forward pass over whole windows is cheap and precise, and a model that looks ahead scores well in
-it. So at one secret position of every window the model is also asked with nothing but the prefix.
-Those *sealed* answers cannot have used the future, and the difference at the same positions
-corrects the *parallel* pass: with the positions uniform and secret, mean(parallel) +
-mean(sealed - parallel) is an unbiased estimate of the sealed loss of all positions, whatever the
-program does. For an honest model the correction is numerical noise, so the estimate is as precise
-as the parallel pass.
+By definition it is the *sealed* loss: of answers to questions that hold a prefix and nothing else.
+Asking so for every position is slow, so a cheap *pass* covers them all (see `Mode`), and a secret
+sample of M positions is also asked sealed. With s the sealed losses and p those of the pass,
 
-The two passes go to two instances that share nothing. A single one would remember from the sealed
-pass which position of a window is compared, answer honestly just there, and look ahead elsewhere.
+    loss = mean of p over all positions + mean of (s - p) over the sample
+
+is unbiased for the sealed loss whatever the program does, because the sample is uniform, secret,
+and unknown to the instance that answers the pass: the two share nothing. For an honest model s - p
+is numerical noise, so the loss is as precise as the pass.
+
+A correction that is right on average can still be lucky. So the evaluation is refused where s and
+p disagree (see `Tolerances`), and what is left to luck is bounded (arithmetic in
+docs/evaluation.md). A pass that is too good at a share q of the positions, by up to g nats each,
+gains q·g where none of them is sampled, which has probability (1 - q)^M at most: gains above d
+have less than exp(-M·d / g). Differences too small to be refused are corrected, with a standard
+error of at most sqrt(position · spread / M) = 0.005 for M = 1024.
+
+An instance may also remember: what the prefixes of other windows say is not the past of this one.
+A second instance, which has seen nothing, is asked some of the sealed questions again; which ones
+the first cannot know, and that they are asked says nothing about the sample, which is drawn apart.
 """
 
 from __future__ import annotations
@@ -18,40 +28,66 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from assay.evaluation import passes
 from assay.evaluation.codes import InvalidAnswer, InvalidCode
 from assay.evaluation.frames import Array
+from assay.evaluation.passes import Floats, Ints
 from assay.evaluation.predictor import Predictor
 
-_ANSWER_BYTES = 16 << 20
-"""Questions are cut so that an answer stays in the caches of the machine, or close to it."""
-
 SIGMAS = 5.0
-TOLERANCE = 0.01
+AUDITED = 32
 
-Floats = npt.NDArray[np.float64]
+Mode = Literal["parallel", "losses", "step"]
+"""How the pass over all positions is made. `parallel`: logits of whole windows (op `all`).
+`losses`: whole windows with their labels, the predictor computes the losses (op `losses`): 4 bytes
+per token instead of 4·V. `step`: one token at a time (ops `reset`, `step`), sealed by itself."""
+
+SAMPLE: dict[Mode, int] = {"parallel": 1024, "losses": 1024, "step": 256}
+"""Sealed positions. A pass by steps cannot have seen a label, so a small sample will do."""
+
 OpenPredictor = Callable[[], AbstractContextManager[Predictor]]
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """How far two answers to the same question may differ, in nats.
+
+    `position`: at any single position; `spread`: the mean of the absolute differences; `mean`: the
+    mean difference, unless five standard errors are more. Rounding in bfloat16 stays far below.
+    """
+
+    position: float = 0.5
+    spread: float = 0.05
+    mean: float = 0.01
+
+
+DEFAULT = Tolerances()
 
 
 @dataclass(frozen=True)
 class LanguageModelScore:
     """Everything in nats per token.
 
-    `loss` = `parallel_loss` + `correction`. `correction_se` is the standard error of the
-    correction: how exactly the sealed loss on these windows is known. `windows_se` is that of the
-    choice of windows: how exactly they stand for the text; every idea shares it.
+    `loss` = `pass_loss` + `correction`. `correction_se` is the standard error of the correction:
+    how exactly the sealed loss on these windows is known. `largest_difference` is that between
+    pass and sealed answer at one of the `sealed` sampled positions. `windows_se` is the standard
+    error of the choice of windows: how exactly they stand for the text; every idea shares it.
     """
 
     loss: float
-    parallel_loss: float
+    pass_loss: float
     correction: float
     correction_se: float
+    largest_difference: float
     windows_se: float
     windows: int
     tokens: int
+    sealed: int
 
 
 def score_language_model(
@@ -59,38 +95,43 @@ def score_language_model(
     windows: Array,
     vocab_size: int,
     rng: np.random.Generator,
-    tolerance: float = TOLERANCE,
+    *,
+    mode: Mode = "parallel",
+    sealed: int | None = None,
+    tolerances: Tolerances = DEFAULT,
 ) -> LanguageModelScore:
     """Score a predictor on `windows`, integers of shape (n, T + 1) from separate places of a text.
 
     The predictor answers `next`: tokens (b, t) -> logits (b, V) for the token after each prefix,
-    and `all`: tokens (b, T) -> logits (b, T, V), float32. `rng` draws the sealed positions and
-    must be unpredictable for the program.
+    float32, and what `mode` needs. `sealed` is the size of the sample (None: that of `SAMPLE`; at
+    most n·T). `rng` draws it and must be unpredictable for the program.
 
     Raises:
-        InvalidAnswer: a broken protocol, or `leak`: the correction is larger than `tolerance` and
-            than five standard errors, that is, the parallel pass knew more than the past.
-        ValueError: the windows are not usable.
+        InvalidAnswer: a broken protocol; `leak`: a pass over whole windows knew more than the
+            past; `inconsistent`: a pass by steps, or an instance that had seen less, answers
+            otherwise.
+        ValueError: the windows, `mode` or `sealed` are not usable.
     """
-    tokens = _checked(windows, vocab_size)
+    if mode not in SAMPLE:
+        raise ValueError(f"no mode is called {mode!r}")
+    tokens = _checked(windows, vocab_size)[rng.permutation(len(windows))]
     count, length = tokens.shape[0], tokens.shape[1] - 1
-    positions = rng.integers(1, length + 1, size=count)  # x[t] is predicted from x[:t]
+    size = min(SAMPLE[mode] if sealed is None else sealed, count * length)
+    if size < 2:
+        raise ValueError("at least two positions must be sealed")
+    sample = _draw(rng, count, length, size)
+    audit = _draw(rng, count, length, min(AUDITED, count))
+    # The audited positions hide among the sampled ones; one that is in both is asked once.
+    asked, where = np.unique(np.concatenate([sample, audit]), return_inverse=True)
     with open_predictor() as predictor:
-        _warm_up(predictor, "next", length, vocab_size)
-        sealed = _sealed_losses(predictor, tokens, positions, vocab_size)
+        passes.warm_up(predictor, "next", length, vocab_size)
+        answers = _prefixes(predictor, tokens, asked, vocab_size)[where]
     with open_predictor() as predictor:
-        _warm_up(predictor, "all", length, vocab_size)
-        parallel = _parallel_losses(predictor, tokens, vocab_size)
-    return _estimate(sealed, parallel, positions, tolerance)
-
-
-def token_losses(logits: Array, labels: Array) -> Floats:
-    """Cross-entropy of each label under the softmax of its logits (..., V), in float64."""
-    z = logits.astype(np.float64)
-    z -= z.max(axis=-1, keepdims=True)
-    picked = np.take_along_axis(z, labels[..., None].astype(np.int64), axis=-1)[..., 0]
-    losses: Floats = np.log(np.exp(z).sum(axis=-1)) - picked
-    return losses
+        passes.warm_up(predictor, _first_op(mode), length, vocab_size)
+        cold = _prefixes(predictor, tokens, audit, vocab_size)
+        whole = _pass(predictor, tokens, vocab_size, mode)
+    _check_memory(cold - answers[size:], tolerances)
+    return _estimate(answers[:size], whole, sample, mode, tolerances)
 
 
 def _checked(windows: Array, vocab_size: int) -> npt.NDArray[np.int32]:
@@ -103,62 +144,83 @@ def _checked(windows: Array, vocab_size: int) -> npt.NDArray[np.int32]:
     return windows.astype(np.int32)
 
 
-def _warm_up(predictor: Predictor, op: str, length: int, vocab_size: int) -> None:
-    """A question about zeros: a model that cannot answer at all fails before it saw anything
-    secret, and its own words may then explain the failure."""
-    shape = (1, vocab_size) if op == "next" else (1, length, vocab_size)
-    question = {"tokens": np.zeros((1, length), dtype=np.int32)}
-    predictor.ask(op, question, {"logits": ("float32", shape)}, reveals=False)
+def _draw(rng: np.random.Generator, count: int, length: int, size: int) -> Ints:
+    """`size` different positions, as window · T + t - 1, every one equally likely, and spread
+    over the windows as evenly as it goes."""
+    each = np.full(count, size // count)
+    each[rng.permutation(count)[: size % count]] += 1
+    drawn = [
+        window * length + rng.choice(length, each[window], replace=False)
+        for window in np.flatnonzero(each)
+    ]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *drawn])
 
 
-def _sealed_losses(
-    predictor: Predictor, tokens: Array, positions: Array, vocab_size: int
-) -> Floats:
-    """The loss at the secret position of each window, from prefixes alone; shape (n,)."""
-    losses = np.zeros(len(tokens))
-    rows = max(1, _ANSWER_BYTES // (4 * vocab_size))
-    for t in np.unique(positions):
-        group = np.flatnonzero(positions == t)
-        for chosen in np.split(group, range(rows, len(group), rows)):
-            expect = {"logits": ("float32", (len(chosen), vocab_size))}
-            answer = predictor.ask("next", {"tokens": tokens[chosen, :t]}, expect)
-            losses[chosen] = token_losses(answer["logits"], tokens[chosen, t])
-    return losses
+def _prefixes(predictor: Predictor, tokens: Array, positions: Ints, vocab_size: int) -> Floats:
+    rows, columns = np.divmod(positions, tokens.shape[1] - 1)
+    return passes.prefix_losses(predictor, tokens, rows, columns + 1, vocab_size)
 
 
-def _parallel_losses(predictor: Predictor, tokens: Array, vocab_size: int) -> Floats:
-    """The loss at every position of every window, from whole windows; shape (n, T)."""
-    count, length = tokens.shape[0], tokens.shape[1] - 1
-    rows = max(1, _ANSWER_BYTES // (4 * vocab_size * length))
-    losses = np.zeros((count, length))
-    for start in range(0, count, rows):
-        batch = tokens[start : start + rows]
-        expect = {"logits": ("float32", (len(batch), length, vocab_size))}
-        answer = predictor.ask("all", {"tokens": batch[:, :-1]}, expect)
-        losses[start : start + rows] = token_losses(answer["logits"], batch[:, 1:])
-    return losses
+def _first_op(mode: Mode) -> str:
+    return {"parallel": "all", "losses": "losses", "step": "step"}[mode]
+
+
+def _pass(predictor: Predictor, tokens: Array, vocab_size: int, mode: Mode) -> Floats:
+    if mode == "losses":
+        return passes.claimed_losses(predictor, tokens)
+    if mode == "step":
+        return passes.step_losses(predictor, tokens, vocab_size)
+    return passes.parallel_losses(predictor, tokens, vocab_size)
+
+
+def _check_memory(difference: Floats, tolerances: Tolerances) -> None:
+    if len(difference) > 1 and (said := _disagreement(difference, tolerances)):
+        raise InvalidAnswer(
+            InvalidCode.INCONSISTENT,
+            f"an instance that has seen other text answers the same question otherwise: {said}",
+        )
+
+
+def _disagreement(difference: Floats, tolerances: Tolerances) -> str | None:
+    """What is wrong with the differences (in words without their places), or None."""
+    largest, spread = float(np.abs(difference).max()), float(np.abs(difference).mean())
+    if largest > tolerances.position:
+        return f"a loss differs by {largest:.2f} nats, at most {tolerances.position:g} may be"
+    if spread > tolerances.spread:
+        return f"losses differ by {spread:.3f} nats on average, at most {tolerances.spread:g}"
+    mean, error = float(difference.mean()), _standard_error(difference)
+    if abs(mean) > max(tolerances.mean, SIGMAS * error):
+        return f"the mean loss differs by {mean:+.4f} ± {error:.4f} nats"
+    return None
+
+
+def _standard_error(values: Floats) -> float:
+    return float(values.std(ddof=1)) / math.sqrt(len(values))
 
 
 def _estimate(
-    sealed: Floats, parallel: Floats, positions: Array, tolerance: float
+    sealed: Floats, whole: Floats, sample: Ints, mode: Mode, tolerances: Tolerances
 ) -> LanguageModelScore:
-    count = len(sealed)
-    difference = sealed - parallel[np.arange(count), positions - 1]
-    correction = float(difference.mean())
-    correction_se = float(difference.std(ddof=1)) / math.sqrt(count)
-    if abs(correction) > max(tolerance, SIGMAS * correction_se):
+    difference = sealed - whole.ravel()[sample]
+    if said := _disagreement(difference, tolerances):
+        if mode == "step":
+            raise InvalidAnswer(
+                InvalidCode.INCONSISTENT, f"`step` does not answer what `next` answers: {said}"
+            )
         raise InvalidAnswer(
             InvalidCode.LEAK,
-            f"with the prefix alone the loss differs by {correction:+.4f} ± {correction_se:.4f} "
-            "nats from the loss with the whole window: a prediction depends on later tokens",
+            f"a prediction depends on later tokens: with the prefix alone {said}",
         )
-    parallel_loss = float(parallel.mean())
+    pass_loss, correction = float(whole.mean()), float(difference.mean())
+    unseen = math.sqrt(1.0 - len(sample) / whole.size)  # 0 where every position was asked
     return LanguageModelScore(
-        loss=parallel_loss + correction,
-        parallel_loss=parallel_loss,
+        loss=pass_loss + correction,
+        pass_loss=pass_loss,
         correction=correction,
-        correction_se=correction_se,
-        windows_se=float(parallel.mean(axis=1).std(ddof=1)) / math.sqrt(count),
-        windows=count,
-        tokens=int(parallel.size),
+        correction_se=_standard_error(difference) * unseen,
+        largest_difference=float(np.abs(difference).max()),
+        windows_se=_standard_error(whole.mean(axis=1)),
+        windows=len(whole),
+        tokens=whole.size,
+        sealed=len(sample),
     )

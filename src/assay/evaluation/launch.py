@@ -1,4 +1,4 @@
-"""Start the predict entry point of a codebase in a fresh sandbox."""
+"""Start a program that answers questions, such as a codebase's predict, in a fresh sandbox."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import contextlib
 import dataclasses
 import json
 import os
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from assay.evaluation.channel import Channel
 from assay.evaluation.codes import InvalidAnswer, InvalidCode
 from assay.evaluation.predictor import Predictor
+from assay.evaluation.words import LastWords, last_words
 from assay.sandbox import (
     Exit,
     Handle,
@@ -29,8 +29,12 @@ from assay.sandbox import (
     open_sandbox,
 )
 
-_WORDS_BYTES = 2000
 _DEATH_SECONDS = 2.0
+_GRADE_SERVER = Path(__file__).with_name("grade_server.py")
+_START_SECONDS = 60.0
+"""For a grader to import what it needs."""
+_SLACK_SECONDS = 10.0
+"""A grader ends its pairs itself; on a busy host it may be late."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class PredictorSettings:
     limits: Limits
     deadline: float
     answer_seconds: float
+    start_seconds: float
 
 
 @dataclass
@@ -70,9 +75,30 @@ class _Running:
             self.started.set()
 
 
+@dataclass(frozen=True)
+class Streams:
+    """The descriptors a program is started with; they stay the caller's to close."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+
+
+BuildSpec = Callable[[Sandbox, Path, Streams], SandboxSpec]
+"""Makes the program's spec; the folder is empty, readable inside, and goes with the program."""
+
+
 @contextlib.contextmanager
-def open_predictor(settings: PredictorSettings, cpu_seconds: list[float]) -> Iterator[Predictor]:
-    """A predictor in a sandbox of its own; the program is killed when the block ends.
+def open_program(
+    settings: SandboxSettings,
+    build: BuildSpec,
+    cpu_seconds: list[float],
+    *,
+    deadline: float,
+    answer_seconds: float,
+    start_seconds: float | None = None,
+) -> Iterator[Predictor]:
+    """A program in a sandbox of its own; it is killed when the block ends.
 
     The CPU time the program used is appended to `cpu_seconds`. What it prints is dropped, except
     for what it wrote to stderr before it was shown anything held out: that explains an import
@@ -84,35 +110,89 @@ def open_predictor(settings: PredictorSettings, cpu_seconds: list[float]) -> Ite
     with contextlib.ExitStack() as stack:
         folder = Path(
             stack.enter_context(
-                tempfile.TemporaryDirectory(dir=settings.sandbox.scratch, prefix="predict-")
+                tempfile.TemporaryDirectory(dir=settings.scratch, prefix="program-")
             )
         )
         folder.chmod(0o755)  # the sandbox may use another user
-        words = stack.enter_context(tempfile.TemporaryFile(dir=settings.sandbox.scratch))
-        channel, running, thread = _start(settings, folder, words.fileno())
+        words = stack.enter_context(last_words())
+        channel, running, thread = _start(settings, build, folder, words.descriptor)
+        words.close_writer()
         stack.callback(channel.close)
         stack.callback(_stop, running, thread, cpu_seconds)
-        shown: list[int] = []
         yield Predictor(
             channel,
-            deadline=settings.deadline,
-            answer_seconds=settings.answer_seconds,
-            autopsy=lambda: _autopsy(running, thread, words.fileno(), shown),
-            before_reveal=lambda: shown.append(os.fstat(words.fileno()).st_size),
+            deadline=deadline,
+            answer_seconds=answer_seconds,
+            start_seconds=start_seconds,
+            autopsy=lambda: _autopsy(running, thread, words),
+            before_reveal=words.freeze,
         )
 
 
+def open_predictor(
+    settings: PredictorSettings, cpu_seconds: list[float]
+) -> contextlib.AbstractContextManager[Predictor]:
+    """The predict entry point in a sandbox of its own; see `open_program`."""
+    return open_program(
+        settings.sandbox,
+        lambda sandbox, folder, streams: _spec(settings, sandbox, folder, streams),
+        cpu_seconds,
+        deadline=settings.deadline,
+        answer_seconds=settings.answer_seconds,
+        start_seconds=settings.start_seconds,
+    )
+
+
+@dataclass(frozen=True)
+class GraderSettings:
+    """What a grader is started with. `files` are trusted, the first defines `grade`; nothing else
+    of the environment is there. `pair_seconds` and `pair_bytes` bound each pair."""
+
+    files: tuple[Path, ...]
+    sandbox: SandboxSettings
+    limits: Limits
+    deadline: float
+    pair_seconds: float
+    pair_bytes: int
+
+
+def open_grader(
+    settings: GraderSettings, cpu_seconds: list[float]
+) -> contextlib.AbstractContextManager[Predictor]:
+    """A grader (see `grade_server`) in a sandbox of its own; see `open_program`."""
+    return open_program(
+        settings.sandbox,
+        lambda sandbox, folder, streams: _grader_spec(settings, sandbox, folder, streams),
+        cpu_seconds,
+        deadline=settings.deadline,
+        answer_seconds=settings.pair_seconds + _SLACK_SECONDS,
+        start_seconds=_START_SECONDS,
+    )
+
+
+def wall_seconds(deadline: float) -> float:
+    """The time that is left, and a little, so that the evaluator notices its end first.
+
+    Raises:
+        InvalidAnswer: `timeout`: none is left.
+    """
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise InvalidAnswer(InvalidCode.TIMEOUT, "no time is left for the evaluation")
+    return left + 1.0
+
+
 def _start(
-    settings: PredictorSettings, folder: Path, stderr: int
+    settings: SandboxSettings, build: BuildSpec, folder: Path, stderr: int
 ) -> tuple[Channel, _Running, threading.Thread]:
     questions_out, questions_in = os.pipe()
     answers_out, answers_in = os.pipe()
     channel = Channel(questions_in, answers_out)
     try:
-        sandbox = open_sandbox(settings.sandbox)
-        spec = _spec(settings, sandbox, folder, (questions_out, answers_in, stderr))
+        sandbox = open_sandbox(settings)
+        spec = build(sandbox, folder, Streams(questions_out, answers_in, stderr))
         running = _Running(sandbox, spec)
-        thread = threading.Thread(target=running.serve, name="predictor", daemon=True)
+        thread = threading.Thread(target=running.serve, name="program", daemon=True)
         thread.start()
         running.started.wait()
     except BaseException:
@@ -128,7 +208,7 @@ def _start(
 
 
 def _spec(
-    settings: PredictorSettings, sandbox: Sandbox, folder: Path, streams: tuple[int, int, int]
+    settings: PredictorSettings, sandbox: Sandbox, folder: Path, streams: Streams
 ) -> SandboxSpec:
     config = folder / "config.json"
     config.write_text(json.dumps(dict(settings.config)))
@@ -136,13 +216,11 @@ def _spec(
     code = Mount(settings.codebase_dir, "/work/codebase")
     artifact = Mount(settings.artifact_dir, "/work/out")
     config_mount = Mount(config, "/work/config.json")
-    left = settings.deadline - time.monotonic()
-    if left <= 0:
-        raise InvalidAnswer(InvalidCode.TIMEOUT, "no time is left for the evaluation")
+    wall = min(wall_seconds(settings.deadline), settings.limits.wall_seconds)
     first, *rest = settings.argv
     return SandboxSpec(
         name="predict",
-        argv=(sys.executable if first == "python" else first, *rest),
+        argv=(sandbox.python if first == "python" else first, *rest),
         env={
             **settings.env,
             "ASSAY_OUT": sandbox.path(artifact),
@@ -151,12 +229,40 @@ def _spec(
         },
         mounts=(code, artifact, config_mount),
         cwd=sandbox.path(code),
-        limits=dataclasses.replace(
-            settings.limits, wall_seconds=min(left + 1.0, settings.limits.wall_seconds)
+        limits=dataclasses.replace(settings.limits, wall_seconds=wall),
+        stdin=streams.stdin,
+        stdout=streams.stdout,
+        stderr=streams.stderr,
+    )
+
+
+def _grader_spec(
+    settings: GraderSettings, sandbox: Sandbox, folder: Path, streams: Streams
+) -> SandboxSpec:
+    for file in (_GRADE_SERVER, *settings.files):
+        (folder / file.name).write_bytes(file.read_bytes())
+        (folder / file.name).chmod(0o644)
+    mount = Mount(folder, "/work/grader")
+    inside = sandbox.path(mount)
+    limited = (f"{settings.pair_seconds:g}", f"{settings.pair_bytes}")
+    return SandboxSpec(
+        name="grade",
+        argv=(
+            *(sandbox.python, "-I", f"{inside}/{_GRADE_SERVER.name}"),
+            *(f"{inside}/{settings.files[0].name}", *limited),
         ),
-        stdin=streams[0],
-        stdout=streams[1],
-        stderr=streams[2],
+        env={
+            **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
+        mounts=(mount,),
+        cwd=inside,
+        limits=dataclasses.replace(
+            settings.limits, wall_seconds=wall_seconds(settings.deadline), cpu_seconds=None
+        ),
+        stdin=streams.stdin,
+        stdout=streams.stdout,
+        stderr=streams.stderr,
     )
 
 
@@ -170,19 +276,20 @@ def _stop(running: _Running, thread: threading.Thread, cpu_seconds: list[float])
         raise running.error
 
 
-def _autopsy(running: _Running, thread: threading.Thread, stderr: int, shown: list[int]) -> str:
+def _autopsy(running: _Running, thread: threading.Thread, words: LastWords) -> str:
     """How the program ended, with its own words as far as they may be shown."""
     thread.join(_DEATH_SECONDS)
     ended = running.exit
+    who = "the grader" if running.spec.name == "grade" else "the predictor"
     if ended is None:
-        said = "the predictor closed its output"
+        said = f"{who} closed its output"
     elif ended.reason == "memory":
-        said = "the predictor ran out of memory"
+        said = f"{who} ran out of memory"
     elif ended.reason in ("wall", "cpu"):
-        said = "the predictor used up its time"
+        said = f"{who} used up its time"
+    elif words.frozen:  # the code could carry what it was shown
+        said = f"{who} ended"
     else:
-        said = f"the predictor ended with code {ended.code}"
-    size = shown[0] if shown else os.fstat(stderr).st_size
-    start = max(0, size - _WORDS_BYTES)
-    words = os.pread(stderr, size - start, start).decode(errors="replace").strip()
-    return f"{said}\n{words}" if words else said
+        said = f"{who} ended with code {ended.code}"
+    text = words.text()
+    return f"{said}\n{text}" if text else said

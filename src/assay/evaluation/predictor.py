@@ -18,9 +18,10 @@ class Predictor:
     Anything that arrives before a question was fully written, bytes after an answer, a wrong
     `seq`, type or shape, NaN, silence and death all end the evaluation with `InvalidAnswer`.
 
-    `deadline` (monotonic seconds) bounds all answers together, `answer_seconds` each of them.
-    `autopsy` says how the program ended; `before_reveal` is called once, before the first
-    question that carries held-out data is written.
+    `deadline` (monotonic seconds) bounds all answers together, `answer_seconds` each of them but
+    the first, which `start_seconds` bound (None: the same), because the program has to start.
+    `autopsy` says how the program ended; `before_reveal` is called once, before the
+    first question that carries held-out data is written.
     """
 
     def __init__(
@@ -29,12 +30,14 @@ class Predictor:
         *,
         deadline: float,
         answer_seconds: float,
+        start_seconds: float | None = None,
         autopsy: Callable[[], str] = lambda: "the predictor ended",
         before_reveal: Callable[[], None] = lambda: None,
     ) -> None:
         self._channel = channel
         self._deadline = deadline
         self._answer_seconds = answer_seconds
+        self._start_seconds = start_seconds
         self._autopsy = autopsy
         self._before_reveal = before_reveal
         self._seq = 0
@@ -73,7 +76,10 @@ class Predictor:
         return answer
 
     def _exchange(self, question: list[bytes], expect: Expected) -> dict[str, Array]:
-        deadline = min(self._deadline, time.monotonic() + self._answer_seconds)
+        seconds = self._answer_seconds
+        if self._seq == 1 and self._start_seconds is not None:
+            seconds = self._start_seconds
+        deadline = min(self._deadline, time.monotonic() + seconds)
         channel = self._channel
         channel.expect_silence()
         channel.write(question, deadline)

@@ -8,6 +8,8 @@ import os
 
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
 
+import assay.evaluation.grading
 import assay.evaluation.language_model
 import assay.evaluation.launch
-import assay.evaluation.process  # noqa: F401
+import assay.evaluation.process
+import assay.evaluation.questions  # noqa: F401
