@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import itertools
+import os
 import random
 import tomllib
 from collections.abc import Callable, Sequence
@@ -172,12 +173,18 @@ class Writer:
         return "\n".join(lines) + "\n\n"
 
 
-def generate(sizes: Sequence[int], seed: int = SEED) -> list[bytes]:
-    """One text per size, of whole documents none of which stands twice anywhere."""
-    writer = Writer(random.Random(seed + 1), make_lexicon(random.Random(seed)))
+def generate(sizes: Sequence[int], seed: int = SEED, key: str = "") -> list[bytes]:
+    """One text per size, of whole documents none of which stands twice anywhere.
+
+    With a key, all but the first text depend on it, and cannot be made without it.
+    """
+    lexicon = make_lexicon(random.Random(seed))
+    writer = Writer(random.Random(seed + 1), lexicon)
     seen: set[str] = set()
     texts = []
     for size in sizes:
+        if key and texts:  # each on its own: what is known of one tells nothing about the other
+            writer = Writer(random.Random(f"{seed} {key} {len(texts)}"), lexicon)
         documents: list[str] = []
         length = 0
         while length < size:
@@ -204,6 +211,9 @@ def splits(profile: str) -> list[bytes]:
     manifest = tomllib.loads((here / "environment.toml").read_text())
     if own := manifest["profiles"][profile]["config"]["text_file"]:
         return read_splits(here / own)
+    key = os.environ.get("ASSAY_HELD_OUT_KEY", "")
+    if key:
+        return generate((TRAIN_BYTES, HELD_OUT_BYTES, HELD_OUT_BYTES), key=key)
     texts = generate((TRAIN_BYTES, HELD_OUT_BYTES, HELD_OUT_BYTES))
     found = hashlib.sha256(b"".join(texts)).hexdigest()
     if found != EXPECTED:

@@ -25,7 +25,7 @@ from assay.llm.executors import Executor, ImplementRequest
 from assay.llm.interface import Completion, ModelError, Try
 from assay.llm.names import ModelName
 from assay.llm.prices import price
-from assay.patching import PatchRefused, apply_answer, unified_diff
+from assay.patching import PatchRefused, apply_answer, check_codebase, unified_diff
 from assay.storage import environments, implementations
 from assay.storage.implementations import CallRecord, Work
 from assay.storage.objects import ObjectStore
@@ -206,6 +206,7 @@ class Loop:
             result = apply_answer(
                 self.baseline, answer, protected=self.work.manifest.codebase.protected
             )
+            check_codebase(result.files, self.baseline, self.work.manifest.codebase.protected)
         except PatchRefused as refusal:
             return Rejected(refusal.code.value, refusal.log)
         if self.work.options.preflight == "compile":

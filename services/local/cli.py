@@ -25,7 +25,7 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 takes any free one.")] = None,
     sandbox: Annotated[
-        str | None, typer.Option(help="auto, bubblewrap or subprocess (no isolation).")
+        str | None, typer.Option(help="auto, bubblewrap, docker or subprocess (no isolation).")
     ] = None,
     cpus: Annotated[int | None, typer.Option(help="Slots of the worker.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log to the terminal too.")] = False,

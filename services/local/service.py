@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import uvicorn
 from pydantic import SecretStr
@@ -127,9 +129,10 @@ class LocalService:
             "name": WORKER_NAME,
             "scratch": data / "scratch",
             "sandbox": self.settings.sandbox,
-            "probe": "quick",
             "poll_seconds": 0,  # the dispatcher rings the worker itself
         }
+        if "ASSAY_WORKER_HELD_OUT_KEY" not in os.environ:
+            values["held_out_key"] = SecretStr(_held_out_key(data))
         if "ASSAY_WORKER_CACHE" not in os.environ:
             values["cache"] = data / "cache"
         if self.settings.cpus is not None:
@@ -226,3 +229,21 @@ def _bind(settings: LocalSettings) -> socket.socket:
             code="port_taken",
         ) from error
     return bound
+
+
+def _held_out_key(folder: Path) -> str:
+    """This installation's own key, made at its first start: generated held-out data is then known
+    to nobody, and the same for everything that is measured here."""
+    path = folder / "held-out.key"
+    if not path.exists():
+        unfinished = path.with_suffix(".unfinished")
+        unfinished.touch(mode=0o600)
+        with unfinished.open("w") as file:
+            file.write(secrets.token_hex(16))
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.rename(path)
+    key = path.read_text().strip()
+    if not key:
+        log.warning("%s is empty: generated held-out data is the public one", path)
+    return key

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from assay.sandbox.choose import BackendName
 from assay.settings import ServiceSettings
 
 
@@ -20,7 +20,7 @@ class LocalSettings(ServiceSettings):
     data_dir: Path = Field(Path(".assay"), description="Database, objects, cache and scratch.")
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535, description="0: any free port.")
-    sandbox: Literal["auto", "bubblewrap", "subprocess"] = "auto"
+    sandbox: BackendName = "auto"
     cpus: int | None = Field(None, ge=1, description="Slots of the worker; all cores if not set.")
 
     @property

@@ -32,7 +32,8 @@ def main() -> int:
             where = PREFIX + "_".join(map(str, problem["loc"])).upper() if problem["loc"] else ""
             sys.stderr.write(f"{where}{': ' if where else ''}{problem['msg']}\n")
         return 2
-    for variable in [n for n in os.environ if n.upper() == f"{PREFIX}TOKEN"]:
+    secrets = {f"{PREFIX}TOKEN", f"{PREFIX}HELD_OUT_KEY"}
+    for variable in [name for name in os.environ if name.upper() in secrets]:
         del os.environ[variable]  # nothing this process starts needs it
     os.umask(0o022)  # prepared data must be readable for the sandbox's user
     worker = Worker(settings)

@@ -15,13 +15,14 @@ from assay.contracts.environment import Profile
 from assay.contracts.worker import INLINE_BYTES, FinishRequest, ManifestEntry
 from assay.domain.errors import AssayError, Fenced, Unavailable
 from assay.domain.hashing import derive_seed
+from assay.domain.rescore import Rescore
 from assay.domain.states import FailureStage
 from assay.evaluation import (
     EvaluationCancelled,
-    EvaluationOutcome,
     EvaluationRequest,
     evaluate_in_child,
 )
+from assay.patching.guard import size_problem
 from assay.sandbox import Exit, SandboxError
 from services.worker import collect
 from services.worker.api import ApiRefused
@@ -31,12 +32,11 @@ from services.worker.failures import (
     AttemptFailed,
     Cancelled,
     failure,
-    implausible,
     infrastructure,
-    score_failure,
 )
 from services.worker.host import Host
 from services.worker.reporter import Reporter
+from services.worker.scoring import Scoring
 from services.worker.telemetry import Telemetry
 from services.worker.training import Training, failure_of, limits_of, start_and_wait
 from services.worker.workspace import Workspace, open_workspace, restore_protected
@@ -134,6 +134,8 @@ class _Attempt:
         bundle = host.bundles.bundle(spec.bundle)
         profile = _profile_of(bundle, spec.environment, spec.profile)
         self._facts |= {"evaluator": bundle.evaluator, "threads": profile.cpus}
+        if spec.needs_isolation and not host.isolated:
+            raise infrastructure("not_isolated", f"this code is not run here: {host.why_not}")
         if spec.hardware_class != host.hardware_class:
             raise infrastructure(
                 "wrong_hardware",
@@ -141,10 +143,19 @@ class _Attempt:
             )
         files = self._codebase(bundle)
         data = host.bundles.data(bundle, spec.profile)
+        self._facts["held_out_key"] = bool(host.settings.held_out_key.get_secret_value())
+        self._facts["held_out"] = host.bundles.fingerprint(data / "search")
         self._check_cancel()
         config = profile.config | {"budget": profile.budget.model_dump(exclude_none=True)}
         space = stack.enter_context(
-            open_workspace(host.scratch.attempts, spec.attempt, files, config)
+            open_workspace(
+                host.scratch.attempts,
+                spec.attempt,
+                files,
+                config,
+                disk_bytes=profile.disk_bytes,
+                disk_files=host.settings.disk_files,
+            )
         )
         self._start_reporter(space, stack)
         argv = bundle.environment.manifest.entry_points.train
@@ -153,13 +164,14 @@ class _Attempt:
         found = self._scan(space)
         request = self._request(bundle, training, space, config)
         space.write_pristine(files)
-        outcome = self._evaluate(request, space)
-        artifacts = (self._upload(space, found),)
-        metric = bundle.environment.manifest.metric
-        guard = implausible(metric, outcome[metric.name])
-        if guard is not None:
-            return End("failed", guard, artifacts=artifacts)
-        return End("succeeded", metrics=outcome, artifacts=artifacts)
+        try:
+            metrics = self._score(bundle, request, space)
+        except AttemptFailed as failed:
+            if failed.failure.stage != FailureStage.GUARD.value:
+                raise
+            # Somebody will want to see how it was done.
+            return End("failed", failed.failure, artifacts=(self._upload(space, found),))
+        return End("succeeded", metrics=metrics, artifacts=(self._upload(space, found),))
 
     def _check_cancel(self) -> None:
         if self._assignment.cancel.is_set():
@@ -180,6 +192,10 @@ class _Attempt:
         files, restored = restore_protected(
             verified_tree(data, sha256), bundle.baseline, protected
         )
+        sizes = {name: len(content) for name, content in files.items()}
+        problem = size_problem(sizes, {n: len(c) for n, c in bundle.baseline.items()})
+        if problem is not None:
+            raise AttemptFailed(failure(FailureStage.GUARD, "codebase_too_large", problem))
         if restored:
             self._facts["restored"] = restored
             _log.warning("%s: protected files restored: %s", self._spec.attempt, restored)
@@ -211,7 +227,7 @@ class _Attempt:
         }
         if end.reason == "cancelled":
             raise Cancelled
-        body = failure_of(end, training, space, settings.file_bytes)
+        body = failure_of(end, training, space)
         if body is not None:
             raise AttemptFailed(body)
         return end
@@ -221,8 +237,10 @@ class _Attempt:
         bounds = collect.Bounds(settings.artifact_files, settings.artifact_bytes)
         try:
             found = collect.scan(space.out_descriptor, bounds)
+            fingerprint = collect.fingerprint(space.out_descriptor, found)
         except collect.UnsafeArtifact as error:
             raise AttemptFailed(failure(FailureStage.TRAIN, error.code, str(error))) from error
+        self._facts["artifact"] = fingerprint
         if not collect.has_artifact(found):
             message = "training ended well but left nothing in $ASSAY_OUT"
             raise AttemptFailed(failure(FailureStage.TRAIN, "no_artifact", message))
@@ -242,6 +260,7 @@ class _Attempt:
             artifact_dir=space.out,
             held_out=training.data.parent / "search",
             seed=int(self._facts["evaluation_seed"]),
+            shown_seed=self._spec.seed,
             metric_name=manifest.metric.name,
             sandbox=dataclasses.replace(host.sandbox_settings, scratch=space.folder),
             limits=dataclasses.replace(limits, wall_seconds=seconds, cpu_seconds=None),
@@ -251,27 +270,23 @@ class _Attempt:
             threads=training.profile.cpus,
         )
 
-    def _evaluate(self, request: EvaluationRequest, space: Workspace) -> dict[str, float]:
-        """The metrics, from a process of its own.
-
-        Raises:
-            AttemptFailed: what training left is not valid.
-            EvaluationCancelled: the result is not wanted any more.
-        """
+    def _score(
+        self, bundle: CachedBundle, request: EvaluationRequest, space: Workspace
+    ) -> dict[str, float]:
         if self._reporter is not None:
             self._reporter.finalizing()
-        outcome: EvaluationOutcome = evaluate_in_child(request, self._assignment.cancel)
-        self._seconds += outcome.seconds
-        self._facts |= {
-            "evaluation_seconds": outcome.seconds,
-            "evaluation_cpu_seconds": outcome.cpu_seconds,
-        }
-        if outcome.metrics is not None:
-            return outcome.metrics
-        if outcome.failure is None:
-            raise infrastructure("worker_error", "the evaluation gave neither result nor reason")
-        space.score_log.write_text(f"{outcome.failure.message}\n", errors="replace")
-        raise score_failure(outcome.failure)
+        rule = self._spec.rescore
+        scoring = Scoring(
+            bundle.environment.manifest.metric,
+            None if rule is None else Rescore(rule.beyond),
+            evaluate=lambda wanted: evaluate_in_child(wanted, self._assignment.cancel),
+            on_failure=lambda text: space.score_log.write_text(f"{text}\n", errors="replace"),
+        )
+        try:
+            return scoring.run(request)
+        finally:
+            self._seconds += scoring.seconds
+            self._facts |= scoring.facts
 
     def _upload(self, space: Workspace, found: list[collect.Found]) -> ManifestEntry:
         logs = [path for path in space.logs.values() if path.stat().st_size]
@@ -364,8 +379,10 @@ def _facts_of(host: Host, assignment: Assignment) -> dict[str, Any]:
         "seed": spec.seed,
         "evaluation_seed": derive_seed(spec.seed, "evaluation"),
         "sandbox": host.sandbox.name,
-        "isolated": host.sandbox.isolated,
+        "isolated": host.isolated,
         "guarantees": host.guarantees,
+        **{f"sandbox_{name}": value for name, value in host.sandbox_facts.items()},
+        "assay": host.info["assay"],
         "hardware_class": host.hardware_class,
         "cpu_model": host.cpu.model,
         "python": host.info["python"],

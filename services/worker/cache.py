@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import tempfile
@@ -59,10 +60,14 @@ def verified_tree(data: bytes, sha256: str) -> dict[str, bytes]:
 class BundleCache:
     """Bundles are fetched once per host and data is prepared once per host and profile."""
 
-    def __init__(self, folder: Path, fetch: Callable[[str], bytes]) -> None:
+    def __init__(
+        self, folder: Path, fetch: Callable[[str], bytes], *, held_out_key: str = ""
+    ) -> None:
         self._folder = folder
+        self._held_out_key = held_out_key
         self._fetch = fetch
         self._loaded: dict[str, CachedBundle] = {}
+        self._fingerprints: dict[Path, str] = {}
         self._lock = threading.Lock()
 
     def bundle(self, sha256: str) -> CachedBundle:
@@ -86,7 +91,22 @@ class BundleCache:
         Raises:
             PrepareError: the environment's `prepare.py` failed.
         """
-        return prepare_data(bundle.environment, profile, self._folder)
+        return prepare_data(
+            bundle.environment, profile, self._folder, held_out_key=self._held_out_key
+        )
+
+    def fingerprint(self, split: Path) -> str:
+        """The hash of a prepared split: results on different ones are not comparable."""
+        with self._lock:
+            found = self._fingerprints.get(split)
+            if found is None:
+                digest = hashlib.sha256()
+                for path in sorted(p for p in split.rglob("*") if p.is_file()):
+                    digest.update(path.relative_to(split).as_posix().encode())
+                    with path.open("rb") as file:
+                        digest.update(hashlib.file_digest(file, "sha256").digest())
+                found = self._fingerprints[split] = digest.hexdigest()
+            return found
 
     def _load(self, sha256: str) -> CachedBundle:
         target = self._folder / "bundles" / sha256

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from assay.contracts.worker import ManifestEntry
 from assay.domain.errors import AssayError
+from assay.evaluation.artifact import CURVE_FILE
 
 ARCHIVE = "artifact.zip"
-CURVE_FILE = "metrics.jsonl"
 _DEPTH = 16
 _NAME_CAP = 512
 _COMPRESSED = 8 << 20  # larger files are weights, which do not compress
@@ -98,6 +98,24 @@ def _walk_folder(folder: int, entry: str, name: str, depth: int) -> Iterator[Fou
         raise UnsafeArtifact(f"artifact folders are nested deeper than {_DEPTH}")
     with opened_folder(entry, folder) as inner:
         yield from _walk(inner, f"{name}/", depth - 1)
+
+
+def fingerprint(folder: int, found: Iterable[Found]) -> str:
+    """The hash of an artifact (without its curve): equal ones were trained alike, or copied.
+
+    Raises:
+        UnsafeArtifact: a file changed its kind or size since the scan.
+    """
+    digest = hashlib.sha256()
+    for item in found:
+        if item.name != CURVE_FILE:
+            with (
+                _opened_file(folder, item) as descriptor,
+                open(descriptor, "rb", closefd=False) as file,
+            ):
+                digest.update(f"{item.name}\0".encode())
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 def has_artifact(found: list[Found]) -> bool:

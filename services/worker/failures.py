@@ -79,10 +79,10 @@ def _looks_like_name(line: str) -> bool:
     return re.match(r"[A-Za-z_][\w.]*(:|$)", line.rstrip()) is not None
 
 
-def training_failure(end: Exit, tail: bytes, *, log_full: bool, wall: float) -> FailureBody | None:
+def training_failure(end: Exit, tail: bytes, *, wall: float) -> FailureBody | None:
     """What went wrong in training; None when it ended well. `wall` is the budget in seconds."""
     if end.reason == "exited":
-        return _crash(end, tail, log_full) if end.code != 0 else None
+        return _crash(end, tail) if end.code != 0 else None
     code, message = {
         "wall": (
             "wall_budget_exceeded",
@@ -94,19 +94,25 @@ def training_failure(end: Exit, tail: bytes, *, log_full: bool, wall: float) -> 
             f"training was ended after {end.cpu_seconds:.1f} s of processor time",
         ),
         "memory": ("memory_exceeded", "training used more memory than the profile allows"),
+        "disk": (
+            "disk_exceeded",
+            "training wrote more, or more files, than the profile's disk_gb allows",
+        ),
+        "processes": (
+            "processes_exceeded",
+            "training was refused another process or thread, and failed",
+        ),
         "cancelled": ("cancelled", "training was cancelled"),
     }[end.reason]
     return failure(FailureStage.TRAIN, code, message)
 
 
-def _crash(end: Exit, tail: bytes, log_full: bool) -> FailureBody:
+def _crash(end: Exit, tail: bytes) -> FailureBody:
     line = last_traceback_line(tail)
     if line is not None and end.code == 1 and _NO_MEMORY.search(line):
         return failure(FailureStage.TRAIN, "memory_exceeded", line)
     how = f"killed by {_signal_name(-end.code)}" if end.code < 0 else f"exit code {end.code}"
-    if log_full:
-        message = f"{how}; the log reached the largest file size allowed"
-    elif line is not None:
+    if line is not None:
         message = line
     else:
         last = tail.decode(errors="replace").strip().rpartition("\n")[2]

@@ -7,11 +7,14 @@ import logging
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 from assay.domain.errors import Unavailable
+from assay.sandbox import VolumeKeeper, sweep_volumes
 
 _log = logging.getLogger(__name__)
+_CLEARED_SECONDS = 1.0
 
 
 def remove_tree(folder: Path) -> bool:
@@ -51,20 +54,33 @@ class Scratch:
         self.folder = folder
         self.attempts = folder / "attempts"
         self._lock = (folder / "worker.lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not self._locked():
             self._lock.close()
             raise Unavailable(
                 f"{folder} is used by another worker; set ASSAY_WORKER_SCRATCH to another folder"
-            ) from None
+            )
         self._remove_leftovers()
+        self._keeper = VolumeKeeper(self.attempts, self._lock.fileno())
+
+    def _locked(self) -> bool:
+        """Whether the lock could be had; what a killed worker left is cleared away in a moment."""
+        deadline = time.monotonic() + _CLEARED_SECONDS
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(0.02)
+            else:
+                return True
 
     def _remove_leftovers(self) -> None:
         """Whatever a killed worker left: its attempts died with it."""
         if self.attempts.is_symlink():
             self.attempts.unlink()
         self.attempts.mkdir(mode=0o700, exist_ok=True)
+        sweep_volumes(self.attempts)
         for leftover in self.attempts.iterdir():
             if leftover.is_dir() and not leftover.is_symlink():
                 remove_tree(leftover)
@@ -73,4 +89,5 @@ class Scratch:
 
     def close(self) -> None:
         """Let another worker use the folder."""
+        self._keeper.close()
         self._lock.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
+import os
 import platform
 import socket
 import sys
@@ -12,7 +14,14 @@ from importlib import metadata
 from typing import Any
 
 from assay.evaluation import start_evaluation_server
-from assay.sandbox import Sandbox, SandboxSettings, choose_sandbox, open_sandbox
+from assay.sandbox import (
+    ISOLATION_GUARANTEES,
+    Guarantee,
+    Sandbox,
+    SandboxSettings,
+    choose_sandbox,
+    open_sandbox,
+)
 from services.worker.api import WorkerApi
 from services.worker.cache import BundleCache
 from services.worker.folders import Scratch
@@ -32,10 +41,27 @@ class Host:
     scratch: Scratch
     sandbox: Sandbox
     sandbox_settings: SandboxSettings
+    sandbox_facts: dict[str, str]
     guarantees: dict[str, bool]
     hardware_class: str
     cpu: Cpu
     info: dict[str, Any]
+
+    @property
+    def why_not(self) -> str:
+        """Why code that nobody trusts is not run here; empty where it is."""
+        if not self.sandbox.isolated:
+            return f"the {self.sandbox.name} sandbox isolates nothing"
+        tried = {guarantee: self.guarantees.get(guarantee.value) for guarantee in Guarantee}
+        broken = sorted(g.value for g in ISOLATION_GUARANTEES if tried[g] is False)
+        return (
+            f"the {self.sandbox.name} sandbox did not hold {', '.join(broken)}" if broken else ""
+        )
+
+    @property
+    def isolated(self) -> bool:
+        """Whether code that nobody trusts may run here: no guarantee that was tried failed."""
+        return not self.why_not
 
 
 def open_host(
@@ -48,7 +74,13 @@ def open_host(
     """
     probes = scratch.attempts / "probes"  # among the attempts, so that leftovers are removed
     probes.mkdir(mode=0o700)
-    chosen, why = choose_sandbox(settings.sandbox, probes)
+    chosen, why = choose_sandbox(
+        settings.sandbox,
+        probes,
+        docker_host=settings.docker_host,
+        image=settings.docker_image,
+        scope=f"worker-{hashlib.sha256(os.fsencode(scratch.folder)).hexdigest()[:16]}",
+    )
     sandbox_settings = dataclasses.replace(chosen, grace_seconds=settings.grace_seconds)
     sandbox = open_sandbox(sandbox_settings)
     guarantees = sandbox.probe(quick=settings.probe == "quick")
@@ -62,6 +94,7 @@ def open_host(
         scratch=scratch,
         sandbox=sandbox,
         sandbox_settings=sandbox_settings,
+        sandbox_facts=sandbox.facts,
         guarantees={guarantee.value: held for guarantee, held in guarantees.items()},
         hardware_class=settings.hardware_class or hardware_class(cpu),
         cpu=cpu,
@@ -80,6 +113,7 @@ def _info(cpu: Cpu, why: str) -> dict[str, Any]:
         "torch": _version("torch"),
         "numpy": _version("numpy"),
         "sandbox": why,
+        "assay": _version("assay"),
     }
 
 

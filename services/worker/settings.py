@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
+from assay.sandbox.choose import BackendName
 from assay.settings import ServiceSettings
 from services.worker.hardware import available_cpus, available_memory
 
@@ -40,15 +41,25 @@ class WorkerSettings(ServiceSettings):
         None, description="Workspaces of attempts; one folder per worker. In the cache by default."
     )
 
-    sandbox: Literal["auto", "bubblewrap", "subprocess"] = "auto"
+    held_out_key: SecretStr = Field(
+        SecretStr(""),
+        description="Mixed into held-out data that an environment generates; the same on every "
+        "worker whose results are compared. Empty: the public data.",
+    )
+    sandbox: BackendName = "auto"
+    docker_host: str | None = Field(None, description="The engine's socket; else $DOCKER_HOST.")
+    docker_image: str | None = Field(
+        None, description="What code runs in; without it, this host's system, read-only."
+    )
     probe: Literal["quick", "full"] = Field(
         "full", description="Which guarantees are tried at the start; `full` takes seconds."
     )
     grace_seconds: float = Field(10, ge=0, description="Between SIGTERM and the kill.")
     processes: int = Field(256, ge=1, description="Processes and threads of one attempt.")
     open_files: int = Field(1024, ge=16)
-    file_bytes: int = Field(
-        64 * MIB, ge=MIB, description="Largest single file the code may write: log, checkpoint."
+    disk_files: int = Field(20_000, ge=100, description="Files and folders of one attempt.")
+    log_bytes: int = Field(
+        16 * MIB, ge=1 << 16, description="Of an output that is longer, its end is kept besides."
     )
     artifact_bytes: int = Field(256 * MIB, ge=1, description="Whole artifact folder.")
     artifact_files: int = Field(1000, ge=1)

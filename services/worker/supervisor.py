@@ -18,6 +18,7 @@ from services.worker.attempt import run_attempt
 from services.worker.cache import BundleCache
 from services.worker.folders import Scratch
 from services.worker.host import Host, open_host
+from services.worker.reaper import reaping
 from services.worker.settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
@@ -64,8 +65,8 @@ class Worker:
         """Which sandbox was chosen, and why; None before `run` has opened it."""
         if self._host is None:
             return None
-        sandbox = self._host.sandbox
-        return SandboxChoice(sandbox.name, sandbox.isolated, str(self._host.info["sandbox"]))
+        host = self._host
+        return SandboxChoice(host.sandbox.name, host.isolated, str(host.info["sandbox"]))
 
     def ring(self) -> None:
         """Sync now instead of at the next turn: there is something to start or to stop."""
@@ -97,11 +98,12 @@ class Worker:
             host = open_host(self._settings, scratch, self._api, self._bundles())
             self._host = host
             slots = self._start_slots(host)
-            try:
-                self._register(host)
-                self._loop(host)
-            finally:
-                self._end(slots)
+            with reaping(host.sandbox_settings, self._settings.sync_seconds):
+                try:
+                    self._register(host)
+                    self._loop(host)
+                finally:
+                    self._end(slots)
         finally:
             scratch.close()
             self._api.close()
@@ -109,7 +111,9 @@ class Worker:
     def _bundles(self) -> BundleCache:
         patience = self._settings.api_seconds
         return BundleCache(
-            self._settings.cache, lambda sha256: self._api.bundle(sha256, patience=patience)
+            self._settings.cache,
+            lambda sha256: self._api.bundle(sha256, patience=patience),
+            held_out_key=self._settings.held_out_key.get_secret_value(),
         )
 
     def _start_slots(self, host: Host) -> list[threading.Thread]:
@@ -142,7 +146,7 @@ class Worker:
             memory_bytes=self._settings.memory_bytes,
             hardware_class=host.hardware_class,
             sandbox=host.sandbox.name,
-            isolated=host.sandbox.isolated,
+            isolated=host.isolated,
             guarantees=host.guarantees,
             info=host.info,
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from assay.contracts.environment import Profile
 from assay.contracts.worker import AttemptSpec
 from assay.sandbox import Exit, Limits, Mount, Sandbox, SandboxSpec
 from services.worker.failures import training_failure
+from services.worker.output import stored_output
 from services.worker.settings import WorkerSettings
 from services.worker.telemetry import read_tail
 from services.worker.workspace import Workspace
@@ -33,14 +32,17 @@ class Training:
 
 def limits_of(training: Training, settings: WorkerSettings) -> Limits:
     """What the training may use; memory is what the attempt was given."""
-    budget = training.profile.budget
+    budget, disk_bytes = training.profile.budget, training.profile.disk_bytes
     return Limits(
         wall_seconds=budget.seconds,
         memory_bytes=training.spec.memory_bytes,
         processes=settings.processes,
         open_files=settings.open_files,
-        file_bytes=settings.file_bytes,
+        file_bytes=disk_bytes,
         cpu_seconds=budget.cpu_seconds,
+        cpus=training.spec.cpus,
+        disk_bytes=disk_bytes,
+        disk_files=settings.disk_files,
     )
 
 
@@ -60,35 +62,34 @@ def start_and_wait(
         "codebase": Mount(space.codebase, f"{_ROOT}/codebase", writable=True),
         "data": Mount(training.data, f"{_ROOT}/data"),
         "out": Mount(space.out, f"{_ROOT}/out", writable=True),
-        "tmp": Mount(space.temporary, f"{_ROOT}/tmp", writable=True),
         "config": Mount(space.config, f"{_ROOT}/config.json"),
     }
-    seen = {name: sandbox.path(mount) for name, mount in mounts.items()}
-    log = os.open(space.train_log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-    try:
+    if not sandbox.isolated:  # a sandbox has a /tmp of its own
+        mounts["tmp"] = Mount(space.temporary, f"{_ROOT}/tmp", writable=True)
+    seen = {"tmp": "/tmp"} | {name: sandbox.path(mount) for name, mount in mounts.items()}
+    with stored_output(space.train_log, settings.log_bytes) as log:
         handle = sandbox.start(
             SandboxSpec(
                 name=training.spec.attempt,
-                argv=with_interpreter(training.argv),
+                argv=with_interpreter(training.argv, sandbox.python),
                 env=training_environment(training, seen),
                 mounts=tuple(mounts.values()),
                 cwd=seen["codebase"],
                 limits=limits_of(training, settings),
-                stdout=log,
-                stderr=log,
+                stdout=log.descriptor,
+                stderr=log.descriptor,
             )
         )
-    finally:
-        os.close(log)
-    try:
-        return handle.wait(cancel)
-    finally:
-        handle.kill()
+        log.close_writer()
+        try:
+            return handle.wait(cancel)
+        finally:
+            handle.kill()
 
 
-def with_interpreter(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """The entry point with `python` as this interpreter."""
-    return (sys.executable, *argv[1:]) if argv[0] in ("python", "python3") else argv
+def with_interpreter(argv: tuple[str, ...], python: str) -> tuple[str, ...]:
+    """The entry point with `python` as the interpreter at that path."""
+    return (python, *argv[1:]) if argv[0] in ("python", "python3") else argv
 
 
 def training_environment(training: Training, seen: Mapping[str, str]) -> dict[str, str]:
@@ -113,13 +114,6 @@ def training_environment(training: Training, seen: Mapping[str, str]) -> dict[st
     }
 
 
-def failure_of(
-    end: Exit, training: Training, space: Workspace, file_cap: int
-) -> FailureBody | None:
+def failure_of(end: Exit, training: Training, space: Workspace) -> FailureBody | None:
     """What went wrong in training; None when it ended well."""
-    return training_failure(
-        end,
-        read_tail(space.train_log),
-        log_full=space.train_log.stat().st_size >= file_cap,
-        wall=training.profile.budget.seconds,
-    )
+    return training_failure(end, read_tail(space.train_log), wall=training.profile.budget.seconds)

@@ -13,6 +13,7 @@ from typing import Any
 
 from assay.environments.bundle import check_name, write_tree
 from assay.patching.paths import is_protected
+from assay.sandbox import open_volume
 from services.worker.folders import remove_tree
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -26,9 +27,14 @@ class Workspace:
     out_descriptor: int
 
     @property
+    def writable(self) -> Path:
+        """The volume with everything that training may write to."""
+        return self.folder / "writable"
+
+    @property
     def codebase(self) -> Path:
         """What training runs in and may change."""
-        return self.folder / "codebase"
+        return self.writable / "codebase"
 
     @property
     def pristine(self) -> Path:
@@ -38,12 +44,12 @@ class Workspace:
     @property
     def out(self) -> Path:
         """The artifact folder."""
-        return self.folder / "out"
+        return self.writable / "out"
 
     @property
     def temporary(self) -> Path:
-        """`$TMPDIR` and `$HOME` of the training."""
-        return self.folder / "tmp"
+        """`$TMPDIR` and `$HOME` of the training, where there is no private `/tmp`."""
+        return self.writable / "tmp"
 
     @property
     def config(self) -> Path:
@@ -73,9 +79,18 @@ class Workspace:
 
 @contextlib.contextmanager
 def open_workspace(
-    attempts: Path, attempt: str, files: Mapping[str, bytes], config: Mapping[str, Any]
+    attempts: Path,
+    attempt: str,
+    files: Mapping[str, bytes],
+    config: Mapping[str, Any],
+    *,
+    disk_bytes: int,
+    disk_files: int,
 ) -> Iterator[Workspace]:
     """Make the workspace of an attempt, and remove it whatever happens inside.
+
+    What training may write to holds at most `disk_bytes` and `disk_files`, where this host can
+    hold that (`assay.sandbox.open_volume`).
 
     Raises:
         OSError: the disk is full, or the attempt has a workspace already.
@@ -86,10 +101,9 @@ def open_workspace(
     folder = attempts / attempt
     folder.mkdir(mode=0o700)
     try:
-        for name in ("out", "tmp"):
-            (folder / name).mkdir(mode=0o755)
-        descriptor = os.open(folder / "out", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        writable = folder / "writable"
+        writable.mkdir(mode=0o755)
+        with open_volume(writable, disk_bytes, disk_files), _opened_out(writable) as descriptor:
             space = Workspace(folder, descriptor)
             write_readable(files, space.codebase)
             space.config.write_text(json.dumps(config))
@@ -97,10 +111,19 @@ def open_workspace(
             for log in space.logs.values():
                 log.touch(mode=0o600)
             yield space
-        finally:
-            os.close(descriptor)
     finally:
         remove_tree(folder)
+
+
+@contextlib.contextmanager
+def _opened_out(writable: Path) -> Iterator[int]:
+    for name in ("out", "tmp"):
+        (writable / name).mkdir(mode=0o755)
+    descriptor = os.open(writable / "out", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def write_readable(files: Mapping[str, bytes], folder: Path) -> None:

@@ -29,7 +29,7 @@ def evaluate(
 ) -> EvaluationOutcome:
     profile = nanogpt.environment.profile("tiny")
     scratch = trained.folder / "scratch"
-    scratch.mkdir()
+    scratch.mkdir(exist_ok=True)
     return evaluate_in_child(
         EvaluationRequest(
             environment_dir=nanogpt.environment.folder,
@@ -191,7 +191,11 @@ def test_the_evaluation_scores_honest_models_and_catches_those_that_look_ahead(
     assert 0 < honest.metrics["val_loss/windows_se"] < 0.1
 
     loud = evaluate(nanogpt, results["talking"], nanogpt_data, hardware_class)
-    assert loud.metrics == honest.metrics
+    assert loud.metrics is not None, loud.failure
+    # Other code gets other secret positions, so rounding differs.
+    assert loud.metrics["val_loss"] == pytest.approx(honest.metrics["val_loss"], abs=1e-3)
+    again = evaluate(nanogpt, results["baseline"], nanogpt_data, hardware_class)
+    assert again.metrics == honest.metrics
 
     caught = evaluate(nanogpt, results["peeking"], nanogpt_data, hardware_class)
     assert caught.failure is not None

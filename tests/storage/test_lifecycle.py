@@ -195,6 +195,28 @@ def test_a_shared_measurement_is_as_isolated_as_the_strictest_wants(world: World
     assert _needs_isolation(world, measurement)
 
 
+@pytest.mark.parametrize("isolated", [True, False])
+def test_a_result_without_isolation_is_not_handed_to_who_needs_it(
+    world: World, isolated: bool
+) -> None:
+    _, _, measurement = one(world)
+    outcome = Outcome(
+        AttemptState.SUCCEEDED,
+        metric=1e9,
+        metrics={"score": 1e9},
+        provenance={"isolated": isolated},
+        started=True,
+        seconds=1.0,
+    )
+    world.measure(measurement, outcome)
+    strict = world.submit("the same, by a model")
+    with world.db.write() as session:
+        session.get_one(schema.Batch, strict).executor = "anthropic:claude-opus-4-5"
+    measured = world.implement(world.experiments(strict)[0].id, "a = 1\n")
+    assert (measured == measurement) is isolated
+    assert world.experiments(strict)[0].state == ("succeeded" if isolated else "queued")
+
+
 def _needs_isolation(world: World, measurement: str) -> bool:
     with world.db.read() as session:
         return session.get_one(schema.Measurement, measurement).needs_isolation

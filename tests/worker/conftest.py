@@ -187,6 +187,7 @@ class Lab:
             "cpus": 1,
             "gpus": 0,
             "memory_bytes": 1 << 29,
+            "needs_isolation": False,
         }
         return self.api.assign(spec | changes)
 

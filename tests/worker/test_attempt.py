@@ -23,6 +23,7 @@ ALLOWED = {
     "ASSAY_HARDWARE_CLASS",
     "ASSAY_THREADS",
     "ASSAY_SECONDS",
+    "CUDA_VISIBLE_DEVICES",
     "ASSAY_SANDBOX_TOKEN",  # by which the subprocess sandbox finds strays
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -248,12 +249,19 @@ def test_an_attempt_fenced_at_its_upload_is_discarded(lab: Lab) -> None:
 
 
 def test_a_log_without_end_is_cut(lab: Lab) -> None:
-    lab.start(file_bytes=1 << 20)
-    record = lab.submit("while True:\n    print('x' * 1000)\n")
+    lab.start(log_bytes=1 << 16)
+    code = "for n in range(3000):\n    print(f'{n:0999}')\nraise ValueError('in the end')\n"
+    record = lab.submit(code)
     end = lab.api.finished(record)
     assert failure_of(end) == ("failed", "train", "crashed")
-    assert "the log reached the largest file size" in end["failure"]["message"]
-    assert record.logs["train"] == (b"x" * 1000 + b"\n") * 1047 + b"x" * 529
+    assert end["failure"]["message"] == "ValueError: in the end"
+    log = record.logs["train"]
+    head, _, tail = log.partition(b"\n[... ")
+    assert head == b"".join(b"%0999d\n" % n for n in range(66))[: 1 << 16]
+    left_out, _, end_of_log = tail.partition(b" bytes left out ...]\n")
+    assert len(end_of_log) == 1 << 16
+    assert 0 < len(head) + int(left_out) + len(end_of_log) - 3_000_000 < 1000  # the traceback
+    assert end_of_log.endswith(b"ValueError: in the end\n")
 
 
 @pytest.mark.parametrize("by_sync", [True, False])
@@ -381,3 +389,20 @@ def test_isolated_attempt(lab: Lab) -> None:
     assert third in ("Read-only file system", "Permission denied")
     lab.stop()
     assert os.listdir(lab.scratch / "attempts") == ["probes"]
+
+
+def test_code_that_nobody_trusts_is_given_back_where_nothing_isolates_it(lab: Lab) -> None:
+    lab.start()
+    codebase = lab.codebase("answer(score=1)")
+    end = lab.api.finished(lab.assign(codebase, needs_isolation=True))
+    assert failure_of(end) == ("failed", "start", "not_isolated")
+    assert end["infrastructure"] is True
+    assert "isolates nothing" in end["failure"]["message"]
+    assert lab.api.finished(lab.assign(codebase, needs_isolation=False))["state"] == "succeeded"
+
+
+def test_a_full_disk_is_the_codes_own_fault(lab: Lab) -> None:
+    lab.start(disk_files=100)
+    code = "for n in range(1000):\n    (out / str(n)).touch()\nanswer(score=1)\ntime.sleep(20)\n"
+    end = lab.api.finished(lab.submit(code))
+    assert failure_of(end) == ("failed", "train", "disk_exceeded")

@@ -67,29 +67,26 @@ def test_last_traceback_line(tail: bytes, line: str | None) -> None:
     assert last_traceback_line(tail) == line
 
 
-def ended(
-    code: int, tail: bytes = b"", *, reason: str = "exited", full: bool = False
-) -> tuple[str, str]:
+def ended(code: int, tail: bytes = b"", *, reason: str = "exited") -> tuple[str, str]:
     end = Exit(reason, code, 12.5, 11.0, None)  # type: ignore[arg-type]
-    body = training_failure(end, tail, log_full=full, wall=10)
+    body = training_failure(end, tail, wall=10)
     assert body is not None
     assert body.stage == "train"
     return body.code, body.message
 
 
 def test_training_failures_say_what_happened() -> None:
-    assert (
-        training_failure(Exit("exited", 0, 1, 1, None), TRACEBACK, log_full=False, wall=1) is None
-    )
+    assert training_failure(Exit("exited", 0, 1, 1, None), TRACEBACK, wall=1) is None
     assert ended(3) == ("crashed", "exit code 3; nothing was logged")
     assert ended(3, b"a\nbye\n") == ("crashed", "exit code 3; last line of the log: bye")
     assert ended(-11) == ("crashed", "killed by SIGSEGV; nothing was logged")
     assert ended(1, b"a\nMemoryError\n") == ("memory_exceeded", "MemoryError")
-    assert ended(1, b"OSError: [Errno 27]\n", full=True)[1].startswith("exit code 1; the log")
     assert ended(-15, reason="wall")[0] == "wall_budget_exceeded"
     assert "12.5 s of 10 s" in ended(-15, reason="wall")[1]
     assert ended(-9, reason="cpu")[0] == "cpu_budget_exceeded"
     assert ended(-9, reason="memory")[0] == "memory_exceeded"
+    assert ended(1, reason="disk")[0] == "disk_exceeded"
+    assert ended(1, reason="processes")[0] == "processes_exceeded"
     assert ended(-9, reason="cancelled")[0] == "cancelled"
 
 

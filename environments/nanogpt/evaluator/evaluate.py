@@ -20,12 +20,15 @@ def evaluate(run: Any) -> dict[str, float]:
         raise ValueError(f"{len(text)} bytes are too few for {count} separate windows of {length}")
     windows = np.stack([text[i * stride : i * stride + length + 1] for i in range(count)])
     score = run.score_language_model(windows, vocab_size=256)
+    # Rounded far below the noise of training: every further digit could carry a bit of the text.
     return {
-        "val_loss": score.loss,
-        # What the sealed positions say about the parallel pass: about 0 for a causal model.
-        "val_loss/correction": score.correction,
-        "val_loss/correction_se": score.correction_se,
+        "val_loss": round(score.loss, 4),
+        # What the sealed positions say about the pass over whole windows: for a causal model about
+        # 0, and at no position more than rounding.
+        "val_loss/correction": round(score.correction, 4),
+        "val_loss/largest_difference": round(score.largest_difference, 3),
+        "val_loss/se": round(score.correction_se, 5),
         # How far off the loss on all text may be because only these windows were read. All ideas
         # share it, so it does not count when two of them are compared.
-        "val_loss/windows_se": score.windows_se,
+        "val_loss/windows_se": round(score.windows_se, 3),
     }

@@ -201,6 +201,7 @@ def result(experiment_id: str, context: ContextDep, owner: OwnerDep) -> ResultBo
             get(session, schema.Measurement, measurement, "measurement")
             for measurement in body.measurements
         ]
+        bodies = [measurement_body(session, m) for m in rows]
         return ResultBody(
             experiment=row.id,
             metric_name=metric.name,
@@ -208,7 +209,8 @@ def result(experiment_id: str, context: ContextDep, owner: OwnerDep) -> ResultBo
             metric=body.metric,
             reward=body.reward,
             comparison=body.comparison,
-            measurements=[measurement_body(session, m) for m in rows],
+            promotable=bool(bodies) and all(m.promotable for m in bodies),
+            measurements=bodies,
             artifacts=_artifacts(session, rows),
         )
 

@@ -43,6 +43,7 @@ def measurement_body(session: Session, row: schema.Measurement) -> MeasurementBo
         metric=result.metric if result else None,
         metrics=result.metrics if result else {},
         provenance=result.provenance if result else {},
+        promotable=bool(result and result.provenance.get("isolated")),
         attempts=[_attempt_body(attempt) for attempt in attempts],
         created_at=row.created_at,
         finished_at=row.finished_at,

@@ -181,6 +181,8 @@ def result(context: typer.Context, experiment: Experiment, as_json: AsJson = Fal
         f"{body.metric_name} {format_number(body.metric)} ({body.direction}), "
         f"change {format_change(body.comparison)}, reward {format_number(body.reward)}"
     )
+    if not body.promotable:
+        line += "\nMeasured without isolation: a claim, not a result to compare with others."
     out.data(body, line, made, files)
 
 

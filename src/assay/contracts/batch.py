@@ -276,6 +276,10 @@ class MeasurementBody(Resource):
     metric: float | None
     metrics: dict[str, float]
     provenance: dict[str, Any]
+    promotable: bool = Field(
+        False,
+        description="Measured where code is isolated, so that it could not change its result.",
+    )
     attempts: list[AttemptBody]
     created_at: datetime
     finished_at: datetime | None
@@ -304,6 +308,7 @@ class ResultBody(Resource):
     metric: float
     reward: float
     comparison: ComparisonBody | None
+    promotable: bool = Field(False, description="Whether all its measurements are.")
     measurements: list[MeasurementBody]
     artifacts: list[ArtifactBody]
 

@@ -58,12 +58,17 @@ class Profile(Manifest):
     cpus: int = Field(1, ge=1)
     gpus: int = Field(0, ge=0)
     memory_gb: float = Field(2.0, gt=0)
+    disk_gb: float = Field(0.5, gt=0, description="What training may write; also its artifact.")
     budget: Budget
     config: dict[str, Any] = {}
 
     @property
     def memory_bytes(self) -> int:
         return int(self.memory_gb * (1 << 30))
+
+    @property
+    def disk_bytes(self) -> int:
+        return int(self.disk_gb * (1 << 30))
 
 
 class KnobSpec(Manifest):

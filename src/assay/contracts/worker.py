@@ -80,6 +80,12 @@ class SyncRequest(Request):
 INLINE_BYTES = 64 << 10
 
 
+class RescoreRule(Resource):
+    """Which results are scored a second time, with fresh secret positions, before they count."""
+
+    beyond: float | None = Field(None, description="Those better than this; without it, all.")
+
+
 class AttemptSpec(Resource):
     """All a worker needs to run an attempt."""
 
@@ -96,6 +102,12 @@ class AttemptSpec(Resource):
     cpus: int
     gpus: int
     memory_bytes: int
+    needs_isolation: bool = Field(
+        True, description="A worker that does not isolate code gives this attempt back."
+    )
+    rescore: RescoreRule | None = Field(
+        None, description="Which results to score twice; without it, none (the baseline's own)."
+    )
     archive: str | None = Field(
         None, description="The codebase as a zip (base64), where it is small enough to come along."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
@@ -21,8 +22,17 @@ class PrepareError(AssayError):
     code = "prepare_failed"
 
 
-def prepare_data(environment: Environment, profile: str, cache: Path) -> Path:
+HELD_OUT_KEY = "ASSAY_HELD_OUT_KEY"
+"""Environment variable by which `prepare.py` is told the key; empty for the public data."""
+
+
+def prepare_data(
+    environment: Environment, profile: str, cache: Path, *, held_out_key: str = ""
+) -> Path:
     """The folder with `train/`, `search/` and `sealed/` for a profile, made if it is not there.
+
+    An environment that generates its held-out data mixes the key into it, so that nobody who
+    knows the generator knows the data; others have no use for it.
 
     `prepare.py` is trusted and goes to work in a folder of its own, which is renamed when it is
     complete: a killed preparation leaves nothing that looks finished. A lock file keeps two
@@ -32,18 +42,21 @@ def prepare_data(environment: Environment, profile: str, cache: Path) -> Path:
         PrepareError: `prepare.py` failed or left a split out; the message holds its last lines.
     """
     environment.profile(profile)
-    target = cache / "data" / f"{environment.name}-{environment.content_hash[:12]}" / profile
+    name = f"{environment.name}-{environment.content_hash[:12]}"
+    if held_out_key:
+        name += f"-{hashlib.sha256(held_out_key.encode()).hexdigest()[:12]}"
+    target = cache / "data" / name / profile
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / f"{profile}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.is_dir():
-            _prepare(environment, profile, target)
+            _prepare(environment, profile, target, held_out_key)
     return target
 
 
-def _prepare(environment: Environment, profile: str, target: Path) -> None:
+def _prepare(environment: Environment, profile: str, target: Path, key: str) -> None:
     unfinished = target.with_name(f"{target.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
@@ -58,7 +71,7 @@ def _prepare(environment: Environment, profile: str, target: Path) -> None:
             str(unfinished.resolve()),
         ],
         cwd=environment.folder,
-        env=dict(os.environ),
+        env=os.environ | {HELD_OUT_KEY: key},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

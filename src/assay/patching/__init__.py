@@ -6,6 +6,7 @@ Standard library only. Nothing here touches the disk: trees are `{path: text}` m
 from assay.patching.apply import apply_answer
 from assay.patching.blocks import search_replace_blocks
 from assay.patching.diff import unified_diff
+from assay.patching.guard import check_codebase
 from assay.patching.types import (
     FileRecord,
     HunkRecord,
@@ -23,6 +24,7 @@ __all__ = [
     "PatchResult",
     "RefusalCode",
     "apply_answer",
+    "check_codebase",
     "search_replace_blocks",
     "unified_diff",
 ]

@@ -91,7 +91,8 @@ def request(
     """The id of the measurement of that identity; it is created and queued if there is none.
 
     One that was cancelled, or failed for reasons of infrastructure, says nothing about the
-    codebase: the next replicate is created in its place.
+    codebase, and neither does one without isolation to who needs it: the next replicate is created
+    in its place.
 
     Its row stays locked until the commit, so that it is not finished or cancelled before whoever
     asked is linked to it.
@@ -104,7 +105,7 @@ def request(
         .with_for_update(key_share=True)
         .execution_options(populate_existing=True)
     ).one_or_none()
-    if latest is not None and not _is_void(latest):
+    if latest is not None and not (_is_void(latest) or _is_doubtful(session, latest, terms)):
         latest.needs_isolation |= terms.needs_isolation
         return latest.id
     replicate = 0 if latest is None else latest.replicate + 1
@@ -158,6 +159,14 @@ def _same(identity: Identity) -> tuple[ColumnElement[bool], ...]:
         table.hardware_class == identity.hardware_class,
         table.kind == identity.kind.value,
     )
+
+
+def _is_doubtful(session: Session, row: schema.Measurement, terms: Terms) -> bool:
+    """Whether it was measured where code could have changed its result, and that matters here."""
+    if not terms.needs_isolation or row.state not in _TERMINAL:
+        return False
+    result = session.get(schema.Result, row.id)
+    return result is not None and result.provenance.get("isolated") is False
 
 
 def _is_void(row: schema.Measurement) -> bool:

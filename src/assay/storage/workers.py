@@ -12,14 +12,17 @@ from sqlalchemy.orm import Session
 from assay.contracts.worker import (
     AttemptSpec,
     HeldAttempt,
+    RescoreRule,
     SyncRequest,
     SyncResponse,
     WorkerRegistration,
 )
 from assay.domain.errors import Conflict, NotFound
 from assay.domain.ids import new_id
+from assay.domain.metrics import Sample
+from assay.domain.rescore import rescore_rule
 from assay.domain.states import LIVE_ATTEMPT, AttemptState, WorkerState
-from assay.storage import attempts, measurements, schema
+from assay.storage import attempts, environments, measurements, schema
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post
 from assay.storage.rows import changed, get
@@ -187,7 +190,22 @@ def spec(session: Session, attempt: schema.Attempt) -> AttemptSpec:
         cpus=measurement.cpus,
         gpus=measurement.gpus,
         memory_bytes=measurement.memory_bytes,
+        needs_isolation=measurement.needs_isolation,
+        rescore=_rescore(session, environment, measurement),
     )
+
+
+def _rescore(
+    session: Session, environment: schema.Environment, measurement: schema.Measurement
+) -> RescoreRule | None:
+    manifest = environments.manifest(session, environment.id)
+    if measurement.codebase_id == environment.codebase or manifest.entry_points.predict is None:
+        return None
+    values = measurements.baseline_values(
+        session, environment, measurement.profile, measurement.hardware_class
+    )
+    rule = rescore_rule(manifest.metric.direction, Sample.of(list(values.values())))
+    return RescoreRule(beyond=rule.beyond)
 
 
 def any_silent(session: Session, since: datetime) -> bool:

@@ -1,0 +1,88 @@
+"""Score what training left, and look twice at what is too good."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from assay.contracts.environment import MetricSpec
+from assay.domain.hashing import derive_seed
+from assay.domain.rescore import Rescore, agrees
+from assay.domain.states import FailureStage
+from assay.evaluation import EvaluationOutcome, EvaluationRequest
+from services.worker.failures import (
+    AttemptFailed,
+    failure,
+    implausible,
+    infrastructure,
+    score_failure,
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Scoring:
+    """The evaluations of one attempt; `facts` is filled for the provenance, also on failure."""
+
+    spec: MetricSpec
+    rescore: Rescore | None
+    evaluate: Callable[[EvaluationRequest], EvaluationOutcome]
+    on_failure: Callable[[str], object]
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
+
+    def run(self, request: EvaluationRequest) -> dict[str, float]:
+        """The metrics of the first evaluation, if a second one that was wanted agrees with it.
+
+        The first one counts, so that a result does not depend on whether the baseline was known
+        when it was looked at.
+
+        Raises:
+            AttemptFailed: what training left is not valid, is implausible, or scored differently.
+            EvaluationCancelled: the result is not wanted any more.
+        """
+        metrics = self._once(request, "evaluation")
+        metric = metrics[self.spec.name]
+        too_good = implausible(self.spec, metric)
+        if too_good is not None:
+            raise AttemptFailed(too_good)
+        if self._deserves_another(request, metric):
+            again = dataclasses.replace(request, seed=derive_seed(request.seed, "again"))
+            self._compare(metrics, self._once(again, "rescore"))
+        return metrics
+
+    def _deserves_another(self, request: EvaluationRequest, metric: float) -> bool:
+        """An evaluation that asks no predictor has no secrets: it would say the same again."""
+        if self.rescore is None or request.predict is None:
+            return False
+        return self.rescore.wanted(self.spec.direction, metric)
+
+    def _once(self, request: EvaluationRequest, name: str) -> dict[str, float]:
+        outcome = self.evaluate(request)
+        self.seconds += outcome.seconds
+        self.facts |= {
+            f"{name}_seconds": outcome.seconds,
+            f"{name}_cpu_seconds": outcome.cpu_seconds,
+        }
+        if outcome.metrics is not None:
+            return outcome.metrics
+        if outcome.failure is None:
+            raise infrastructure("worker_error", "the evaluation gave neither result nor reason")
+        self.on_failure(outcome.failure.message)
+        raise score_failure(outcome.failure)
+
+    def _compare(self, first: Mapping[str, float], second: Mapping[str, float]) -> None:
+        name = self.spec.name
+        errors = [found[f"{name}/se"] for found in (first, second) if f"{name}/se" in found]
+        self.facts["rescored"] = second[name]
+        # The smaller one: the code may add noise to one of them to excuse a difference.
+        if not agrees(first[name], second[name], min(errors, default=None)):
+            message = (
+                f"{name} is {first[name]:g} and, with fresh secret positions, {second[name]:g}: "
+                "these differ by more than the evaluation's own error, so neither counts"
+            )
+            raise AttemptFailed(failure(FailureStage.GUARD, "not_confirmed", message))

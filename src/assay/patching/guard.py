@@ -1,0 +1,69 @@
+"""What must hold for a patched codebase, whatever the patcher did to make it."""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+
+from assay.patching.paths import check_name, is_protected
+from assay.patching.types import PatchRefused, RefusalCode
+
+MAX_FILES = 1_000
+MAX_FOLDERS = 200
+MAX_NAME_BYTES = 200  # below what any file system allows
+MAX_GROWTH_BYTES = 256 << 10
+"""A codebase may be so much larger than its baseline: code fits, trained weights do not."""
+
+
+def check_codebase(
+    files: Mapping[str, str], baseline: Mapping[str, str], protected: Sequence[str]
+) -> None:
+    """Look at the result alone: protected files by hash, names, sizes.
+
+    Independent of how the files were made, so that a mistake in patching cannot let a codebase
+    through that changes what scores it.
+
+    Raises:
+        PatchRefused: `protected`, `too_large`, or the code of a bad name.
+    """
+    for name in sorted({*files, *baseline}):
+        if is_protected(name, protected) and _digest(files, name) != _digest(baseline, name):
+            raise PatchRefused(
+                RefusalCode.PROTECTED,
+                f"{name} is protected, and the answer would change it. Leave it as it is.",
+            )
+    for name in files:
+        if name not in baseline:
+            check_name(name, ())
+    problem = size_problem(_sizes(files), _sizes(baseline))
+    if problem is not None:
+        raise PatchRefused(
+            RefusalCode.TOO_LARGE, f"{problem}. Code may not carry data or trained weights."
+        )
+
+
+def size_problem(sizes: Mapping[str, int], baseline: Mapping[str, int]) -> str | None:
+    """Why a codebase with files of these sizes (bytes) is too large, or None."""
+    allowed = sum(baseline.values()) + MAX_GROWTH_BYTES
+    total = sum(sizes.values())
+    folders = {name[:at] for name in sizes for at, c in enumerate(name) if c == "/"}
+    if any(len(os.fsencode(part)) > MAX_NAME_BYTES for name in sizes for part in name.split("/")):
+        return f"the codebase would have a file name of more than {MAX_NAME_BYTES} bytes"
+    if len(folders) > MAX_FOLDERS:
+        return f"the codebase would have {len(folders)} folders, at most {MAX_FOLDERS}"
+    if total > allowed or len(sizes) > MAX_FILES:
+        return (
+            f"the codebase would have {len(sizes)} files with {total} bytes, at most {MAX_FILES} "
+            f"files with {allowed}"
+        )
+    return None
+
+
+def _sizes(files: Mapping[str, str]) -> dict[str, int]:
+    return {name: len(text.encode("utf-8", "surrogatepass")) for name, text in files.items()}
+
+
+def _digest(files: Mapping[str, str], name: str) -> bytes | None:
+    text = files.get(name)
+    if text is None:
+        return None
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,67 @@
+"""What must hold for a patched codebase, however it was made."""
+
+from __future__ import annotations
+
+import pytest
+
+from assay.patching import PatchRefused, RefusalCode, check_codebase, guard
+
+BASELINE = {"train.py": "x = 1\n", "predict.py": "y = 2\n", "data/labels.py": "z = 3\n"}
+PROTECTED = ("predict.py", "data/*")
+
+
+def refusal(files: dict[str, str]) -> RefusalCode:
+    with pytest.raises(PatchRefused) as refused:
+        check_codebase(files, BASELINE, PROTECTED)
+    return refused.value.code
+
+
+def test_honest_changes_pass() -> None:
+    check_codebase(BASELINE, BASELINE, PROTECTED)
+    check_codebase(BASELINE | {"train.py": "x = 2\n", "new/part.py": ""}, BASELINE, PROTECTED)
+    without = {name: text for name, text in BASELINE.items() if name != "train.py"}
+    check_codebase(without, BASELINE, PROTECTED)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"predict.py": "y = 2"},
+        {"predict.py": "y = 2\r\n"},
+        {"data/labels.py": ""},
+        {"data/more.py": "new"},
+        {"PREDICT.py": "another on a file system without case"},
+    ],
+)
+def test_a_protected_file_is_the_baselines_to_the_byte(change: dict[str, str]) -> None:
+    assert refusal(BASELINE | change) is RefusalCode.PROTECTED
+
+
+def test_a_protected_file_that_is_gone_is_noticed() -> None:
+    files = {name: text for name, text in BASELINE.items() if name != "predict.py"}
+    assert refusal(files) is RefusalCode.PROTECTED
+
+
+@pytest.mark.parametrize("name", ["../x.py", "/etc/x", "a/../../x", ".git/hooks/x", "a\x00b"])
+def test_names_that_lead_out_are_refused(name: str) -> None:
+    assert refusal(BASELINE | {name: "x"}) is RefusalCode.BAD_PATH
+
+
+def test_sizes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "MAX_GROWTH_BYTES", 100)
+    longer = BASELINE["train.py"] + "e" * 100
+    check_codebase(BASELINE | {"train.py": longer}, BASELINE, PROTECTED)
+    assert refusal(BASELINE | {"train.py": longer + "e"}) is RefusalCode.TOO_LARGE
+    assert refusal(BASELINE | {"new.py": "é" * 51}) is RefusalCode.TOO_LARGE
+    monkeypatch.setattr(guard, "MAX_FILES", 3)
+    assert refusal(BASELINE | {"more.py": ""}) is RefusalCode.TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    "names", [["é" * 101], ["a/" + "n" * 201], [f"{n}/x" for n in range(201)], ["d/" * 201 + "x"]]
+)
+def test_names_that_no_disk_would_take_are_refused(names: list[str]) -> None:
+    assert refusal(BASELINE | dict.fromkeys(names, "")) in (
+        RefusalCode.TOO_LARGE,
+        RefusalCode.BAD_PATH,
+    )

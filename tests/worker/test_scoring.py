@@ -1,0 +1,104 @@
+"""What is scored twice by a worker, and what then counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.contracts.environment import MetricSpec
+from assay.domain.metrics import Direction
+from assay.domain.rescore import Rescore
+from assay.evaluation import (
+    EvaluationFailure,
+    EvaluationOutcome,
+    EvaluationRequest,
+    InvalidCode,
+)
+from assay.sandbox import Limits, SandboxSettings
+from services.worker.failures import AttemptFailed
+from services.worker.scoring import Scoring
+
+
+def scoring(outcomes: list[Any], rescore: Rescore | None) -> tuple[Scoring, list[int]]:
+    seeds: list[int] = []
+
+    def evaluate(request: EvaluationRequest) -> EvaluationOutcome:
+        seeds.append(request.seed)
+        found = outcomes.pop(0)
+        if isinstance(found, dict):
+            return EvaluationOutcome(found, None, 1.0, 0.5)
+        return EvaluationOutcome(None, EvaluationFailure(found, "so"), 1.0, 0.5)
+
+    spec = MetricSpec(name="loss", direction=Direction.MINIMIZE, bound=0.5)
+    return Scoring(spec, rescore, evaluate, on_failure=lambda text: None), seeds
+
+
+def request_of(predict: tuple[str, ...] | None = ("python", "predict.py")) -> EvaluationRequest:
+    nowhere = Path("/nowhere")
+    return EvaluationRequest(
+        environment_dir=nowhere,
+        config={},
+        predict=predict,
+        codebase_dir=nowhere,
+        artifact_dir=nowhere,
+        held_out=nowhere,
+        seed=3,
+        metric_name="loss",
+        sandbox=SandboxSettings("subprocess", scratch=nowhere),
+        limits=Limits(1, 1 << 20),
+        seconds=10,
+        profile="tiny",
+        hardware_class="cpu",
+    )
+
+
+def test_an_outlier_is_scored_again_with_another_seed() -> None:
+    made, seeds = scoring(
+        [{"loss": 1.0, "loss/se": 0.01}, {"loss": 1.02, "loss/se": 0.02}], Rescore(1.5)
+    )
+    assert made.run(request_of()) == {"loss": 1.0, "loss/se": 0.01}
+    assert len(set(seeds)) == 2
+    assert made.facts["rescored"] == 1.02
+    assert made.seconds == 2.0
+
+
+def test_an_outlier_that_does_not_repeat_does_not_count() -> None:
+    made, _ = scoring([{"loss": 1.0}, {"loss": 1.1}], Rescore(1.5))
+    with pytest.raises(AttemptFailed) as failed:
+        made.run(request_of())
+    assert (failed.value.failure.stage, failed.value.failure.code) == ("guard", "not_confirmed")
+    made, _ = scoring([{"loss": 1.0}, InvalidCode.LEAK], Rescore(1.5))
+    with pytest.raises(AttemptFailed) as failed:
+        made.run(request_of())
+    assert (failed.value.failure.stage, failed.value.failure.code) == ("score", "leak")
+
+
+@pytest.mark.parametrize(
+    ("rule", "predict"),
+    [(Rescore(0.9), ("python", "predict.py")), (None, ("python", "x")), (Rescore(None), None)],
+)
+def test_the_ordinary_is_scored_once(
+    rule: Rescore | None, predict: tuple[str, ...] | None
+) -> None:
+    made, seeds = scoring([{"loss": 1.0}], rule)
+    assert made.run(request_of(predict)) == {"loss": 1.0}
+    assert len(seeds) == 1
+    assert "rescored" not in made.facts
+
+
+def test_what_is_held_impossible_never_counts() -> None:
+    made, seeds = scoring([{"loss": 0.4}], Rescore(None))
+    with pytest.raises(AttemptFailed) as failed:
+        made.run(request_of())
+    assert failed.value.failure.code == "implausible"
+    assert len(seeds) == 1
+
+
+def test_a_noisy_look_does_not_excuse_a_difference() -> None:
+    outcomes = [{"loss": 1.0, "loss/se": 0.0}, {"loss": 1.02, "loss/se": 0.02}]
+    made, _ = scoring(outcomes, Rescore(1.5))
+    with pytest.raises(AttemptFailed) as failed:
+        made.run(request_of())
+    assert failed.value.failure.code == "not_confirmed"
