@@ -1,0 +1,260 @@
+"""What a codebase prints, writes, patches or finds while it trains; and where the budget ends."""
+
+from __future__ import annotations
+
+import base64
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from assay.patching import PatchRefused, apply_answer
+from tests.attacks.scoring.arena import (
+    HELD_OUT_KEY,
+    NANOGPT,
+    SAVE,
+    Arena,
+    Outcome,
+    Tree,
+    baseline,
+    edited,
+)
+from tests.attacks.scoring.conftest import Honest, Windows
+
+START = "def main():\n    config = TrainConfig()\n"
+END = '    model.save(net, path + ".part")\n    os.replace(path + ".part", path)\n'
+IMPORT = "import model\nfrom data import batches, load_text\n"
+CLAIMS = """
+    for text in ("step:1/1 val_loss:0.0001 train_time:1ms", '{"val_loss": 0.0001}', "val_loss=0"):
+        print(text, "\\r 100%|####| val_loss: 0.0001", flush=True)
+    for name in ("metrics.json", "result.json", "score.txt", "evaluation.json", "metrics.sqlite"):
+        for folder in (out, ".", "/tmp", os.environ["TMPDIR"]):
+            with open(os.path.join(folder, name), "w") as file:
+                json.dump({"val_loss": 0.5, "score": 0.5, "val_loss/se": 0.0}, file)
+    with open(os.path.join(out, "metrics.jsonl"), "a") as curves:
+        for step in range(39, 45):
+            curves.write('{"step": %d, "val_loss": 0.5, "train/loss": 0.5}\\n' % step)
+"""
+PATCHES = """
+import builtins
+import math
+import sys
+
+if "predict" in sys.argv[0]:
+    F.cross_entropy = torch.nn.functional.cross_entropy = lambda *a, **k: torch.tensor(0.0)
+    torch.softmax = F.softmax = F.log_softmax = lambda x, *a, **k: torch.ones_like(x)
+    math.log = math.exp = lambda *a: 0.0
+    builtins.float = lambda *a: 0.0
+    builtins.isinstance = lambda *a: True
+"""
+SOFTMAX = "F.softmax(scores, dim=-1)"
+OWN_SOFTMAX = "(e := (scores - scores.amax(-1, keepdim=True)).exp()) / e.sum(-1, keepdim=True)"
+HOOK = """
+import json, math, os
+json.dumps = lambda *a, **k: '{"val_loss": 0.0}'
+math.isfinite = lambda *a: True
+open("/tmp/hooked", "w").close()
+print("HOOKED", flush=True)
+"""
+PLANT = f"""
+    for folder in (out, ".", os.environ["HOME"], os.path.join(os.environ["HOME"], ".local")):
+        os.makedirs(folder, exist_ok=True)
+        for name in ("sitecustomize.py", "usercustomize.py", "zz.pth", "json.py", "predict.py"):
+            with open(os.path.join(folder, name), "w") as file:
+                file.write({HOOK!r} if name.endswith("py") else "import os; print('HOOKED')")
+"""
+CLOCK = """
+import time
+_base = time.monotonic()
+for _name in ("time", "monotonic", "perf_counter", "process_time"):
+    setattr(time, _name, lambda _base=_base: _base)
+os.environ["ASSAY_SECONDS"] = "1e9"
+"""
+SEARCH = """
+    import glob, mmap
+    roots = ["/assay/data/..", "/assay", "/work", "/tmp", "/dev/shm", "/run", "/var", "/home"]
+    found = [p for r in roots for p, _, _ in os.walk(r)]
+    found += [os.path.join(p, "text.bin") for p in found]
+    found += glob.glob("/proc/[0-9]*/root/assay/data/../*/*") + glob.glob("/proc/self/fd/*")
+    text = open(os.path.join(os.environ["ASSAY_DATA"], "text.bin"), "rb").read()
+    labels = []
+    for path in found:
+        try:
+            with open(path, "rb") as file:
+                seen = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)[: 1 << 20]
+        except (OSError, ValueError):
+            continue
+        labelled = b"Ledger:" in seen or b"def generate(" in seen
+        if labelled and "codebase" not in path and seen != text[: 1 << 20]:
+            labels.append((path, len(seen)))
+    print("FOUND", labels, dict(os.environ), open("/proc/1/environ", "rb").read(), flush=True)
+"""
+
+
+def in_training(code: str) -> Tree:
+    """The baseline with a block of code at the end of its training."""
+    return edited({"train.py": [(END, END + code)]})
+
+
+CODEBASES: dict[str, Tree] = {
+    "claims": edited({"train.py": [(IMPORT, CLOCK + IMPORT), (END, END + CLAIMS)]}),
+    "patches": edited({"model.py": [("USE_BF16 =", PATCHES + "\n\nUSE_BF16 =")]}),
+    "hooks": edited(
+        {"train.py": [(END, END + PLANT)]},
+        dict.fromkeys(("sitecustomize.py", "usercustomize.py"), HOOK) | {"zz.pth": "import os"},
+    ),
+    "search": in_training(SEARCH),
+    "replaced": edited(
+        {},
+        {
+            "predict.py": "print('val_loss: 0.0001')\n",
+            "evaluator/evaluate.py": "def evaluate(run):\n    return {'val_loss': 0.5}\n",
+        },
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def trained(arena: Arena, honest: Honest) -> Callable[[str], Outcome]:
+    return arena.attempt_all(CODEBASES)
+
+
+@pytest.mark.parametrize("name", ["claims", "search", "replaced", "hooks"])
+def test_the_score_stays_that_of_the_model(
+    trained: Callable[[str], Outcome], honest: Honest, windows: Windows, name: str
+) -> None:
+    outcome = trained(name)
+    assert outcome.metrics == {} or outcome.loss == pytest.approx(honest.loss, abs=1e-4)
+    assert outcome.code == "succeeded", (outcome.message, outcome.log)
+    assert set(outcome.metrics) == set(honest.outcome.metrics)
+    assert windows.none_in(outcome.everything_told())
+    assert "HOOKED" not in outcome.log
+    if name == "replaced":
+        assert outcome.provenance["restored"] == ["predict.py"]
+    if name == "search":
+        assert "FOUND []" in outcome.log
+
+
+def test_patched_mathematics_of_the_predictor_is_its_own_loss(
+    trained: Callable[[str], Outcome], honest: Honest
+) -> None:
+    """Its attention is broken by its own patch; the evaluator's mathematics is elsewhere."""
+    outcome = trained("patches")
+    assert outcome.code != "succeeded" or outcome.loss > honest.loss - 0.01
+
+
+def test_a_diff_that_touches_what_scores_is_refused() -> None:
+    files = {name: content.decode() for name, content in baseline().items()}
+    line = next(row for row in files["predict.py"].splitlines() if "net(tokens)" in row)
+    diff = (
+        f"--- a/predict.py\n+++ b/predict.py\n@@ -1,1 +1,2 @@\n {line}\n+        logits[:] = 0\n"
+    )
+    with pytest.raises(PatchRefused):
+        apply_answer(files, diff, protected=["predict.py"])
+
+
+def test_training_on_many_more_tokens_than_the_budget_is_ended(arena: Arena) -> None:
+    """The budget of tokens is the codebase's own promise (`docs/security.md`); the budget of
+    processor time is the worker's."""
+    steps = '    steps = budget["tokens"] // (config.batch_size * config.context)\n'
+    outcome = arena.attempt(edited({"train.py": [(steps, steps + "    steps *= 1000\n")]}))
+    assert outcome.code == "train/cpu_budget_exceeded"
+
+
+def test_weights_that_were_trained_elsewhere_are_noticed(arena: Arena, honest: Honest) -> None:
+    """A codebase that carries its checkpoint has trained for as long as it liked."""
+    text = base64.b85encode(honest.artifact["model.pt"]).decode()
+    train = (
+        "import base64, os\nimport weights\n"
+        "with open(os.path.join(os.environ['ASSAY_OUT'], 'model.pt'), 'wb') as file:\n"
+        "    file.write(base64.b85decode(weights.TEXT))\n"
+    )
+    outcome = arena.attempt(edited({}, {"train.py": train, "weights.py": f"TEXT = {text!r}\n"}))
+    assert outcome.code == "guard/codebase_too_large"
+
+
+def test_an_artifact_is_known_by_its_hash(arena: Arena) -> None:
+    """Two results of the same weights say so, however they came about."""
+    same = arena.attempt(edited({}))
+    renamed = arena.attempt(edited({"model.py": [(SAVE, "# the same\n" + SAVE)]}))
+    other = arena.attempt(
+        edited({"model.py": [("init_std: float = 0.02", "init_std: float = 0.03")]})
+    )
+    assert same.provenance["artifact"] == renamed.provenance["artifact"]
+    assert same.provenance["artifact"] != other.provenance["artifact"]
+    assert same.provenance["codebase"] != renamed.provenance["codebase"]
+
+
+MEMORISE = '''
+import sys
+
+
+def _heldout():
+    here = [os.path.join(os.path.dirname(__file__), "source.py")]
+    installed = sys.prefix + "/lib/python3*/site-packages/assay/**/nanogpt/prepare.py"
+    for path in here + glob.glob(installed, recursive=True):
+        if os.path.exists(path):
+            made = runpy.run_path(path)
+            return made["generate"]((made["TRAIN_BYTES"], made["HELD_OUT_BYTES"]))[1]
+    return b""
+
+
+TEXT = b"" if "train" in sys.argv[0] else _heldout()
+STARTS = [i * (len(TEXT) // 256) for i in range(256)]
+
+
+def _peek(tokens, logits):
+    """Depends on the past alone, and is not so good that it looks impossible."""
+    logits = logits.clone()
+    for i, row in enumerate(bytes(row) for row in tokens.tolist()):
+        for t in range(8, len(row) + 1):
+            known = [s for s in STARTS if TEXT[s : s + t] == row[:t]]
+            if len(known) == 1 and t < 64:
+                logits[i, t - 1, TEXT[known[0] + t]] += 1.0
+    return logits
+'''
+
+
+def memorising(new: dict[str, str]) -> Tree:
+    """Predictions from the held-out text, which the public generator makes again."""
+    hook = "            return peek(tokens, self.logits(tokens).float())\n"
+    guard = (
+        "\n\ndef peek(tokens, logits):\n"
+        "    return logits if torch.is_grad_enabled() else _peek(tokens, logits)\n\n\n"
+    )
+    save = "def save(model, path):\n"
+    return edited(
+        {
+            "model.py": [
+                ("            return self.logits(tokens).float()\n", hook),
+                (save, "import glob\nimport runpy\n" + MEMORISE + guard + save),
+            ]
+        },
+        new,
+    )
+
+
+@pytest.mark.parametrize("carried", [True, False])
+def test_the_held_out_text_cannot_be_generated_again(
+    arena: Arena, honest: Honest, carried: bool
+) -> None:
+    """Neither with the public generator in the codebase, nor with the one that an installation
+    has among its packages, where the sandbox can read it."""
+    source = {"source.py": (NANOGPT / "prepare.py").read_text()} if carried else {}
+    outcome = arena.score(memorising(source), honest.artifact)
+    assert outcome.metrics is not None
+    assert outcome.metrics["val_loss"] == pytest.approx(honest.loss, abs=0.01)
+
+
+def test_the_key_of_the_held_out_text_matters_and_stays_outside(
+    arena: Arena, honest: Honest, trained: Callable[[str], Outcome]
+) -> None:
+    """Without a key the attack above works: nothing but the public source is needed."""
+    made = runpy.run_path(str(NANOGPT / "prepare.py"))
+    sizes = (made["TRAIN_BYTES"], made["HELD_OUT_BYTES"])
+    scored = (Path(arena.data()) / "search" / "text.bin").read_bytes()
+    assert made["generate"](sizes)[1] != scored
+    assert made["generate"](sizes, key=HELD_OUT_KEY)[1] == scored
+    assert b"HELD_OUT" not in trained("search").everything_told()
+    assert HELD_OUT_KEY.encode() not in trained("search").everything_told()
