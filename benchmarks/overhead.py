@@ -80,7 +80,14 @@ def pool_seconds(folder: Path, environment: Environment, codebases: list[dict[st
             memory_bytes=profile.memory_bytes,
         )
         files = {name: text.encode() for name, text in codebases[number].items()}
-        with open_workspace(attempts, spec.attempt, files, dict(profile.config)) as space:
+        with open_workspace(
+            attempts,
+            spec.attempt,
+            files,
+            dict(profile.config),
+            disk_bytes=profile.disk_bytes,
+            disk_files=settings.disk_files,
+        ) as space:
             training = Training(spec, profile, argv, data)
             end = start_and_wait(sandbox, training, space, settings, threading.Event())
             if (end.reason, end.code) != ("exited", 0):

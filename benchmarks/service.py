@@ -41,7 +41,7 @@ class ServiceProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=dict(os.environ),
+            env={"ASSAY_WORKER_HELD_OUT_KEY": ""} | os.environ,  # the public data, for all
             start_new_session=True,
         )
         assert self._process.stdout is not None

@@ -204,7 +204,7 @@ def error_codes() -> dict[str, str]:
     for kind in kinds:
         found.setdefault(_model_error_code(kind.__new__(kind)), kind.__name__)
     for reason in get_args(Reason):
-        ended = training_failure(Exit(reason, 1, 1.0, 1.0, None), b"", log_full=False, wall=1.0)
+        ended = training_failure(Exit(reason, 1, 1.0, 1.0, None), b"", wall=1.0)
         assert ended is not None
         found.setdefault(ended.code, "services.worker.failures")
     for _, code, _ in _FAULTS:

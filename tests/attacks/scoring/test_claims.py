@@ -258,3 +258,33 @@ def test_the_key_of_the_held_out_text_matters_and_stays_outside(
     assert made["generate"](sizes, key=HELD_OUT_KEY)[1] == scored
     assert b"HELD_OUT" not in trained("search").everything_told()
     assert HELD_OUT_KEY.encode() not in trained("search").everything_told()
+
+
+LOOK_AROUND = """
+import re
+
+
+def _look():
+    weights = re.compile(r".*\\.(safetensors|gguf|ckpt|pth)|pytorch_model.*\\.bin|model\\.pt")
+    for place, folders, names in os.walk("/"):
+        folders[:] = [f for f in folders if place != "/" or f not in ("proc", "sys")]
+        for name in (*folders, *names):
+            path = os.path.join(place, name)
+            if name == ".git" or (weights.fullmatch(name) and os.path.getsize(path) > 100_000):
+                print("FOUND", path, flush=True)
+    with open("/tmp/model.pt", "wb") as file:
+        file.write(bytes(200_000))
+    print("CONTROL", [n for n in os.listdir("/tmp") if weights.fullmatch(n)], flush=True)
+    os.remove("/tmp/model.pt")
+
+
+"""
+
+
+def test_neither_weights_nor_history_lie_around(arena: Arena) -> None:
+    """B24 and B26: no model of a cache or image, no `.git` with later commits or others' diffs."""
+    edits = {"train.py": [(START, LOOK_AROUND.lstrip() + START + "    _look()\n")]}
+    outcome = arena.attempt(edited(edits))
+    assert "CONTROL ['model.pt']" in outcome.log, outcome.log[-1000:]
+    assert "FOUND" not in outcome.log
+    assert outcome.code == "succeeded"
