@@ -19,7 +19,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 from assay.sandbox import seccomp
 from assay.sandbox.cgroups import ControlGroups, Group
@@ -28,9 +27,9 @@ from assay.sandbox.filesystem import (
     Reach,
     check_target,
     interpreter_arguments,
-    is_device,
     mount_arguments,
     system_arguments,
+    tmpfs_bytes,
 )
 from assay.sandbox.interface import (
     DEVNULL,
@@ -42,13 +41,12 @@ from assay.sandbox.interface import (
 )
 from assay.sandbox.launcher import TRUSTED_PATH, launch_command, tool
 from assay.sandbox.meter import Meter, children
-from assay.sandbox.ownership import give, take_back
+from assay.sandbox.ownership import hand_over
 from assay.sandbox.probe import probe_sandbox
 from assay.sandbox.process import ProcessHandle
-from assay.sandbox.staging import check_readable, staging_folder
+from assay.sandbox.staging import staging_folder
 from assay.sandbox.users import is_root, lend_user
 
-_LEAST_TMPFS = 16 << 20
 _WRAPPER_PROCESSES = 2  # bubblewrap outside, and the init of the process namespace
 
 
@@ -214,7 +212,7 @@ class BubblewrapSandbox:
         if user is not None:
             staging = stack.enter_context(staging_folder())
             reach, binds, table = staging.reach, staging.binds, staging.device_table()
-        self._hand_over(spec, user, stack)
+        hand_over(spec.mounts, user, stack)
         group = self._groups.create(spec.limits, _WRAPPER_PROCESSES)
         if group is not None:
             stack.callback(group.remove)
@@ -241,19 +239,6 @@ class BubblewrapSandbox:
         handle = BubblewrapHandle(process, spec, grace, group, disk, started, state_in)
         handle.cleanup.push(stack.pop_all())
         return handle
-
-    def _hand_over(self, spec: SandboxSpec, user: int | None, stack: ExitStack) -> None:
-        """Make mounts usable by the program's user, and give them back at the end."""
-        for mount in spec.mounts:
-            if is_device(mount.source):
-                continue
-            source = os.path.realpath(mount.source)
-            if mount.writable:
-                stack.callback(take_back, Path(source), user)
-                if user is not None:
-                    give(Path(source), user)
-            elif user is not None:
-                check_readable(source)
 
 
 def _as_user(user: int | None) -> list[str]:
@@ -289,7 +274,7 @@ def _arguments(
 ) -> list[str]:
     """The bubblewrap command line, from namespaces over files to the program."""
     nested = ["--disable-userns"] if _supports("--disable-userns") else []
-    tmpfs = str(max(_LEAST_TMPFS, spec.limits.memory_bytes // 2))
+    tmpfs = str(tmpfs_bytes(spec.limits))
     command = [
         tool("bwrap"),
         *("--unshare-all", "--unshare-user", *nested, "--die-with-parent", "--new-session"),

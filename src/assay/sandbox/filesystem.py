@@ -6,10 +6,11 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 
-from assay.sandbox.interface import Mount
+from assay.sandbox.interface import Limits, Mount
 
 SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives")
+_LEAST_TMPFS = 16 << 20
 _KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
 # Folders that hold far more than an interpreter.
 _NEVER_MOUNTED = ("/", "/root", "/home", "/etc", "/var", "/tmp", "/run")
@@ -75,6 +76,11 @@ def check_target(mount: Mount) -> None:
     for needed in ("/usr", "/etc/passwd", *(each.target for each in interpreter_mounts())):
         if _is_below(needed, target) or _is_below(target, needed):
             raise ValueError(f"mount target {target} would hide or change {needed}")
+
+
+def tmpfs_bytes(limits: Limits) -> int:
+    """The size of `/tmp` and of `/dev/shm`, which count as memory besides."""
+    return max(_LEAST_TMPFS, limits.memory_bytes // 2)
 
 
 def is_device(source: Path) -> bool:

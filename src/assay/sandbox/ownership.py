@@ -8,13 +8,34 @@ it is handed over before the program starts and taken back when all its processe
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+from assay.sandbox.filesystem import is_device
+from assay.sandbox.interface import Mount
+from assay.sandbox.staging import check_readable
 
 # Below this depth a tree stays as it is: a hostile one may be deeper than descriptors last.
 _MAX_DEPTH = 200
 
 _Visit = Callable[[int, str, os.stat_result], None]
+
+
+def hand_over(mounts: Iterable[Mount], user: int | None, stack: contextlib.ExitStack) -> None:
+    """Make mounts usable by the program's user (None: this one); `stack` gives them back.
+
+    Raises `SandboxError` when a read-only source is not readable by that user.
+    """
+    for mount in mounts:
+        if is_device(mount.source):
+            continue
+        source = os.path.realpath(mount.source)
+        if mount.writable:
+            stack.callback(take_back, Path(source), user)
+            if user is not None:
+                give(Path(source), user)
+        elif user is not None:
+            check_readable(source)
 
 
 def give(tree: Path, user: int) -> None:

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from docker import errors  # type: ignore[import-untyped]
@@ -48,9 +47,8 @@ from assay.sandbox.interface import (
     SandboxSpec,
     SandboxUnavailable,
 )
-from assay.sandbox.ownership import give, take_back
+from assay.sandbox.ownership import hand_over
 from assay.sandbox.probe import probe_sandbox
-from assay.sandbox.staging import check_readable
 from assay.sandbox.users import is_root, lend_user
 
 _MARGIN_SECONDS = 300.0  # how long a container may outlive its limit before anybody removes it
@@ -119,7 +117,8 @@ class DockerSandbox:
     def _start(self, spec: SandboxSpec, stack: ExitStack) -> DockerHandle:
         lent = stack.enter_context(lend_user()) if is_root() else None
         user, group = (lent, lent) if lent is not None else (os.geteuid(), os.getegid())
-        folders, devices = _hand_over(spec, lent, stack)
+        hand_over(spec.mounts, lent, stack)
+        folders, devices = _sources(spec.mounts)
         with open_door(self._settings.scratch, user, group) as door:
             wanted = Container(
                 image=self._image,
@@ -181,26 +180,13 @@ def _check_mount(mount: Mount) -> None:
         raise ValueError(f"mount target {mount.target} would hide a part of the system")
 
 
-def _hand_over(
-    spec: SandboxSpec, user: int | None, stack: ExitStack
+def _sources(
+    mounts: tuple[Mount, ...],
 ) -> tuple[tuple[tuple[str, str, bool], ...], tuple[tuple[str, str], ...]]:
-    """Make mounts usable by the program's user, and give them back at the end.
-
-    Returns folders (source, target, writable) and devices (source, target).
-    """
-    folders, devices = [], []
-    for mount in spec.mounts:
-        source = os.path.realpath(mount.source)
-        if is_device(mount.source):
-            devices.append((source, mount.target))
-            continue
-        folders.append((source, mount.target, mount.writable))
-        if mount.writable:
-            stack.callback(take_back, Path(source), user)
-            if user is not None:
-                give(Path(source), user)
-        elif user is not None:
-            check_readable(source)
+    """Folders (source, target, writable) and devices (source, target), without links."""
+    real = [(os.path.realpath(mount.source), mount) for mount in mounts]
+    folders = [(s, m.target, m.writable) for s, m in real if not is_device(m.source)]
+    devices = [(s, m.target) for s, m in real if is_device(m.source)]
     return tuple(folders), tuple(devices)
 
 

@@ -15,10 +15,9 @@ from typing import Any
 from assay.sandbox.docker import init
 from assay.sandbox.docker.image import Image
 from assay.sandbox.docker.link import PASSWD, SOCKET
-from assay.sandbox.filesystem import SYSTEM_LINKS
+from assay.sandbox.filesystem import SYSTEM_LINKS, tmpfs_bytes
 from assay.sandbox.interface import Limits, SandboxSpec
 
-_LEAST_TMPFS = 16 << 20
 _PERIOD = 100_000  # microseconds over which a share of processors is counted
 _INIT_PROCESSES = 1
 _GPU = re.compile(r"(GPU|MIG)(-[0-9A-Za-z]+)+(/\d+){0,2}")
@@ -104,7 +103,7 @@ def _environment(spec: SandboxSpec, image: Image) -> list[str]:
 
 def _host_config(spec: SandboxSpec, container: Container) -> dict[str, Any]:
     limits = spec.limits
-    tmpfs = max(_LEAST_TMPFS, limits.memory_bytes // 2)
+    tmpfs = tmpfs_bytes(limits)
     security = ["no-new-privileges"]
     if container.profile is not None:
         security.append(f"seccomp={container.profile}")
