@@ -139,6 +139,7 @@ problem = "Make the number larger."
 name = "score"
 direction = "maximize"
 bound = 1000.0
+confirmed = "confirmed_score"
 
 [codebase]
 protected = ["sealed.py"]

@@ -22,12 +22,15 @@ from assay.evaluation import (
     EvaluationRequest,
     evaluate_in_child,
 )
+from assay.evaluation.artifact import CURVE_FILE
+from assay.evaluation.checkpoints import Checkpoint
 from assay.patching.guard import size_problem
-from assay.sandbox import Exit, SandboxError
+from assay.sandbox import SandboxError
 from services.worker import collect
 from services.worker.api import ApiRefused
 from services.worker.assignment import Assignment, StopReason
 from services.worker.cache import CachedBundle, Corrupt, verified_tree
+from services.worker.checkpoints import CheckpointWatch
 from services.worker.failures import (
     AttemptFailed,
     Cancelled,
@@ -145,6 +148,7 @@ class _Attempt:
         data = host.bundles.data(bundle, spec.profile)
         self._facts["held_out_key"] = bool(host.settings.held_out_key.get_secret_value())
         self._facts["held_out"] = host.bundles.fingerprint(data / "search")
+        self._facts["sealed"] = host.bundles.fingerprint(data / "sealed")
         self._check_cancel()
         config = profile.config | {"budget": profile.budget.model_dump(exclude_none=True)}
         space = stack.enter_context(
@@ -160,18 +164,22 @@ class _Attempt:
         self._start_reporter(space, stack)
         argv = bundle.environment.manifest.entry_points.train
         training = Training(spec, profile, argv, data / "train")
-        self._train(training, space)
-        found = self._scan(space)
-        request = self._request(bundle, training, space, config)
+        checkpoints = self._train(training, space)
+        found = self._scan(space, profile)
+        request = self._request(bundle, training, space, config, checkpoints)
         space.write_pristine(files)
+        scoring = self._scoring(bundle, space)
         try:
-            metrics = self._score(bundle, request, space)
+            metrics = self._score(scoring, request)
         except AttemptFailed as failed:
             if failed.failure.stage != FailureStage.GUARD.value:
                 raise
             # Somebody will want to see how it was done.
-            return End("failed", failed.failure, artifacts=(self._upload(space, found),))
-        return End("succeeded", metrics=metrics, artifacts=(self._upload(space, found),))
+            last = tuple(c.name for c in checkpoints[-1:])
+            stored = collect.without_checkpoints(found, keep=last)
+            return End("failed", failed.failure, artifacts=(self._upload(space, stored),))
+        stored = collect.without_checkpoints(found, keep=scoring.keep)
+        return End("succeeded", metrics=metrics, artifacts=(self._upload(space, stored),))
 
     def _check_cancel(self) -> None:
         if self._assignment.cancel.is_set():
@@ -214,10 +222,15 @@ class _Attempt:
         stack.callback(self._reporter.stop)
         self._reporter.start()
 
-    def _train(self, training: Training, space: Workspace) -> Exit:
+    def _train(self, training: Training, space: Workspace) -> tuple[Checkpoint, ...]:
         settings = self._host.settings
         cancel = self._assignment.cancel
-        end = start_and_wait(self._host.sandbox, training, space, settings, cancel)
+        watch = CheckpointWatch(space.out_descriptor, training.profile.disk_bytes, cancel)
+        watch.start()
+        try:
+            end = start_and_wait(self._host.sandbox, training, space, settings, cancel)
+        finally:
+            checkpoints = watch.stop()
         self._started = True
         self._seconds += end.wall_seconds
         self._facts |= {
@@ -230,11 +243,15 @@ class _Attempt:
         body = failure_of(end, training, space)
         if body is not None:
             raise AttemptFailed(body)
-        return end
+        return checkpoints
 
-    def _scan(self, space: Workspace) -> list[collect.Found]:
+    def _scan(self, space: Workspace, profile: Profile) -> list[collect.Found]:
         settings = self._host.settings
-        bounds = collect.Bounds(settings.artifact_files, settings.artifact_bytes)
+        # An environment that asks for more disk than usual leaves checkpoints of that size; how
+        # much of it is stored is another matter.
+        bounds = collect.Bounds(
+            settings.artifact_files, max(settings.artifact_bytes, profile.disk_bytes)
+        )
         try:
             found = collect.scan(space.out_descriptor, bounds)
             fingerprint = collect.fingerprint(space.out_descriptor, found)
@@ -247,7 +264,12 @@ class _Attempt:
         return found
 
     def _request(
-        self, bundle: CachedBundle, training: Training, space: Workspace, config: dict[str, Any]
+        self,
+        bundle: CachedBundle,
+        training: Training,
+        space: Workspace,
+        config: dict[str, Any],
+        checkpoints: tuple[Checkpoint, ...],
     ) -> EvaluationRequest:
         host, manifest = self._host, bundle.environment.manifest
         limits = limits_of(training, host.settings)
@@ -259,7 +281,10 @@ class _Attempt:
             codebase_dir=space.pristine,
             artifact_dir=space.out,
             held_out=training.data.parent / "search",
+            sealed=training.data.parent / "sealed",
+            checkpoints=checkpoints,
             seed=int(self._facts["evaluation_seed"]),
+            secret=host.settings.held_out_key.get_secret_value(),
             shown_seed=self._spec.seed,
             metric_name=manifest.metric.name,
             sandbox=dataclasses.replace(host.sandbox_settings, scratch=space.folder),
@@ -268,20 +293,21 @@ class _Attempt:
             profile=self._spec.profile,
             hardware_class=host.hardware_class,
             threads=training.profile.cpus,
+            gpus=training.profile.gpus,
         )
 
-    def _score(
-        self, bundle: CachedBundle, request: EvaluationRequest, space: Workspace
-    ) -> dict[str, float]:
-        if self._reporter is not None:
-            self._reporter.finalizing()
+    def _scoring(self, bundle: CachedBundle, space: Workspace) -> Scoring:
         rule = self._spec.rescore
-        scoring = Scoring(
+        return Scoring(
             bundle.environment.manifest.metric,
             None if rule is None else Rescore(rule.beyond),
             evaluate=lambda wanted: evaluate_in_child(wanted, self._assignment.cancel),
             on_failure=lambda text: space.score_log.write_text(f"{text}\n", errors="replace"),
         )
+
+    def _score(self, scoring: Scoring, request: EvaluationRequest) -> dict[str, float]:
+        if self._reporter is not None:
+            self._reporter.finalizing()
         try:
             return scoring.run(request)
         finally:
@@ -289,6 +315,11 @@ class _Attempt:
             self._facts |= scoring.facts
 
     def _upload(self, space: Workspace, found: list[collect.Found]) -> ManifestEntry:
+        size = sum(f.size for f in found)
+        if size > self._host.settings.artifact_bytes:
+            # The result is worth more than the weights, which the codebase can make again.
+            self._facts["artifact_not_stored"] = size
+            found = [f for f in found if f.name == CURVE_FILE]
         logs = [path for path in space.logs.values() if path.stat().st_size]
         target = space.folder / collect.ARCHIVE
         try:

@@ -7,7 +7,7 @@ import hashlib
 import os
 import stat
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 from assay.contracts.worker import ManifestEntry
 from assay.domain.errors import AssayError
 from assay.evaluation.artifact import CURVE_FILE
+from assay.evaluation.checkpoints import FOLDER as CHECKPOINTS
 
 ARCHIVE = "artifact.zip"
 _DEPTH = 16
@@ -121,6 +122,14 @@ def fingerprint(folder: int, found: Iterable[Found]) -> str:
 def has_artifact(found: list[Found]) -> bool:
     """Whether training left anything besides its curve."""
     return any(f.name != CURVE_FILE for f in found)
+
+
+def without_checkpoints(found: Iterable[Found], *, keep: Collection[str]) -> list[Found]:
+    """What is worth storing: of the checkpoints, together many times the model, only `keep`."""
+    wanted = tuple(f"{CHECKPOINTS}/{name}/" for name in keep)
+    return [
+        f for f in found if not f.name.startswith(f"{CHECKPOINTS}/") or f.name.startswith(wanted)
+    ]
 
 
 def inline(path: Path) -> ManifestEntry:

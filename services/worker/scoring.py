@@ -26,7 +26,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Scoring:
-    """The evaluations of one attempt; `facts` is filled for the provenance, also on failure."""
+    """The evaluations of one attempt; `facts` is filled for the provenance, also on failure.
+
+    `keep` names the checkpoints that the first of them found worth storing.
+    """
 
     spec: MetricSpec
     rescore: Rescore | None
@@ -34,6 +37,7 @@ class Scoring:
     on_failure: Callable[[str], object]
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
+    keep: tuple[str, ...] = ()
 
     def run(self, request: EvaluationRequest) -> dict[str, float]:
         """The metrics of the first evaluation, if a second one that was wanted agrees with it.
@@ -69,6 +73,7 @@ class Scoring:
             f"{name}_cpu_seconds": outcome.cpu_seconds,
         }
         if outcome.metrics is not None:
+            self.keep = self.keep or outcome.keep
             return outcome.metrics
         if outcome.failure is None:
             raise infrastructure("worker_error", "the evaluation gave neither result nor reason")

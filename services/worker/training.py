@@ -103,6 +103,7 @@ def training_environment(training: Training, seen: Mapping[str, str]) -> dict[st
         "ASSAY_PROFILE": training.spec.profile,
         "ASSAY_HARDWARE_CLASS": training.spec.hardware_class,
         "ASSAY_THREADS": threads,
+        "ASSAY_GPUS": str(training.profile.gpus),
         "ASSAY_SECONDS": f"{training.profile.budget.seconds:g}",
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,

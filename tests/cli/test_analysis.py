@@ -49,6 +49,16 @@ def test_the_best_comes_first_and_what_has_no_result_last() -> None:
     assert order == [1, 3, 4, 2, 0, 5]
 
 
+def test_a_confirmed_metric_ranks_and_stands_beside_the_other() -> None:
+    lucky, solid = {"metric": 0.9, "confirmed": 0.5}, {"metric": 0.8, "confirmed": 0.75}
+    experiments = [experiment(0, **lucky), experiment(1, **solid)]
+    assert [e.position for e in analysis.rank(experiments, Direction.MAXIMIZE)] == [1, 0]
+    shown = drawn(analysis.experiment_table(experiments, Direction.MAXIMIZE))
+    assert "sealed" in shown
+    assert "0.75" in shown
+    assert "sealed" not in drawn(analysis.experiment_table([experiment(0)], Direction.MAXIMIZE))
+
+
 def comparison(**changes: Any) -> ComparisonBody:
     body = {"baseline_mean": 2.5, "baseline_spread": 0.1, "baseline_n": 5, "delta": -0.0123,
             "standard_error": 0.0041, "sigmas": 3.0, "verdict": "better"}  # fmt: skip

@@ -203,7 +203,7 @@ def test_the_demo_keeps_serving_until_it_is_interrupted(
             break
     assert not (tmp_path / ".assay" / "demo" / "stopped").exists()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode == 0
     assert (tmp_path / ".assay" / "demo" / "stopped").exists()
 

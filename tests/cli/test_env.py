@@ -188,6 +188,33 @@ def test_calibrate_waits_prints_and_writes(served: Cli, folder: Path) -> None:
     assert served("env", "check", str(folder)).code == 0
 
 
+def test_calibrate_measures_controls_beside_the_baseline(served: Cli, folder: Path) -> None:
+    control = """
+[[recipes]]
+name = "lottery"
+title = "Draw lots"
+kind = "control"
+[[recipes.edits]]
+file = "train.py"
+search = "depth = 2"
+replace = "depth = 3"
+"""
+    with (folder / "environment.toml").open("a") as file:
+        file.write(control)
+    served.service.environment()["id"] = Environment.load(folder).id
+    arguments = ("env", "calibrate", "fake", "--profile", "tiny", "--seeds", "2")
+    answer = served(*arguments)
+    assert answer.code == 0, answer.err
+    assert "control lottery: mean" in answer.out
+    written = json.loads((folder / "baseline.json").read_text())
+    (figures,) = written["tiny"]["cpu-fake"]["controls"].values()
+    assert set(figures) == {"mean", "spread", "values"}
+    (batch,) = served.service.batches.values()
+    assert batch["options"]["seeds"] == [0, 1]
+    assert served(*arguments, "--no-controls").code == 0
+    assert list(served.service.batches.values()) == [batch]
+
+
 def test_calibrate_can_leave_the_folder_alone(served: Cli, folder: Path) -> None:
     arguments = ("env", "calibrate", "fake", "--profile", "tiny")
     assert served(*arguments, "--no-write").code == 0

@@ -336,8 +336,18 @@ class FakeService:
         return ok({
             "experiment": id_, "metric_name": "loss", "direction": "minimize",
             "metric": experiment["metric"], "reward": experiment["reward"],
-            "comparison": experiment["comparison"], "measurements": [], "artifacts": [],
+            "comparison": experiment["comparison"], "artifacts": [],
+            "measurements": [self._measurement(experiment, seed) for seed in range(2)],
         })  # fmt: skip
+
+    def _measurement(self, experiment: dict[str, Any], seed: int) -> dict[str, Any]:
+        return {
+            "id": f"mea_{seed}", "kind": "score", "codebase": experiment["codebase"],
+            "environment": "fake@abc", "profile": "tiny", "hardware_class": "cpu-fake",
+            "seed": seed, "replicate": 0, "state": "succeeded", "failure": None,
+            "metric": experiment["metric"], "metrics": {"loss": experiment["metric"]},
+            "provenance": {}, "attempts": [], "created_at": NOW, "finished_at": NOW,
+        }  # fmt: skip
 
     # -- environments -----------------------------------------------------------------------
 

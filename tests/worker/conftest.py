@@ -46,6 +46,17 @@ import time
 def evaluate(run):
     answer = run.read_json("answer.json")
     time.sleep(answer.get("sleep", 0))
+    if answer.get("checkpoints"):
+        texts = {}
+        for checkpoint in run.checkpoints:
+            with run.predictor(checkpoint.name) as predictor:
+                got = predictor.ask("value", {}, {"value": ("float64", (1,))})
+            texts[checkpoint.name] = float(got["value"][0])
+        best = max(texts, key=texts.get)
+        run.keep(best)
+        seconds = {f"seconds/{c.name}": c.seconds for c in run.checkpoints}
+        sealed = len((run.sealed / "data.txt").read_text())
+        return {"score": texts[best], "best": float(best), "sealed": sealed, **seconds}
     if answer.get("ask"):
         with run.predictor() as predictor:
             got = predictor.ask("value", {}, {"value": ("float64", (1,))})
@@ -65,7 +76,7 @@ for split in ("train", "search", "sealed"):
 """
 
 PREDICT = """
-import json, os, struct, sys
+import json, os, pathlib, struct, sys
 from model import VALUE
 magic, length = struct.unpack("<4sI", sys.stdin.buffer.read(8))
 question = json.loads(sys.stdin.buffer.read(length))
@@ -73,7 +84,9 @@ assert "ASSAY_DATA" not in os.environ
 arrays = [{"name": "value", "dtype": "float64", "shape": [1]}]
 header = json.dumps({"seq": question["seq"], "arrays": arrays}).encode()
 sys.stdout.buffer.write(struct.pack("<4sI", b"ASSY", len(header)) + header)
-sys.stdout.buffer.write(struct.pack("<d", VALUE))
+checkpoint = pathlib.Path(os.environ["ASSAY_OUT"], "value")
+value = float(checkpoint.read_text()) if checkpoint.exists() else VALUE
+sys.stdout.buffer.write(struct.pack("<d", value))
 sys.stdout.buffer.flush()
 sys.stdin.buffer.read()
 """

@@ -1,5 +1,6 @@
 """Attempts from claim to finish, over real HTTP and real processes."""
 
+import base64
 import io
 import json
 import os
@@ -21,6 +22,7 @@ ALLOWED = {
     "ASSAY_SEED",
     "ASSAY_PROFILE",
     "ASSAY_HARDWARE_CLASS",
+    "ASSAY_GPUS",
     "ASSAY_THREADS",
     "ASSAY_SECONDS",
     "CUDA_VISIBLE_DEVICES",
@@ -105,6 +107,58 @@ def test_a_large_artifact_is_uploaded_before_the_end_is_reported(lab: Lab) -> No
     end = lab.api.finished(record)
     assert end["artifacts"][0]["data"] is None
     assert end["artifacts"][0]["bytes"] == len(record.uploads["artifact.zip"]) > 100_000
+
+
+def test_checkpoints_are_scored_and_the_best_is_kept(lab: Lab) -> None:
+    lab.start()
+    train = """
+for name, value in (("01", 1.5), ("02", 1.9), ("03", 1.7)):
+    (out / "unfinished").mkdir()
+    (out / "unfinished" / "value").write_text(str(value))
+    (out / "checkpoints").mkdir(exist_ok=True)
+    (out / "unfinished").rename(out / "checkpoints" / name)
+    time.sleep(0.5)
+answer(checkpoints=True)
+"""
+    end = lab.api.finished(lab.submit(train))
+    assert end["state"] == "succeeded", end["failure"]
+    metrics = end["metrics"]
+    assert (metrics["score"], metrics["best"], metrics["sealed"]) == (1.9, 2, len("sealed"))
+    assert 0.4 < metrics["seconds/02"] - metrics["seconds/01"] < 5
+    archive = zipfile.ZipFile(io.BytesIO(base64.b64decode(end["artifacts"][0]["data"])))
+    names = {name for name in archive.namelist() if name.startswith("artifact/")}
+    assert names == {"artifact/answer.json", "artifact/checkpoints/02/value"}
+    assert len(end["provenance"]["sealed"]) == 64
+
+
+def test_a_predictor_of_a_checkpoint_sees_nothing_that_came_later(lab: Lab) -> None:
+    """An early checkpoint whose code would load the weights of the end."""
+    lab.start()
+    train = """
+(out / "unfinished").mkdir()
+(out / "unfinished" / "empty").touch()
+(out / "checkpoints").mkdir()
+(out / "unfinished").rename(out / "checkpoints" / "01")
+(out / "value").write_text("0.5")
+answer(checkpoints=True)
+"""
+    end = lab.api.finished(lab.submit(train))
+    assert end["state"] == "succeeded", end["failure"]
+    assert end["metrics"]["score"] == 2.0  # what the predictor says without a value
+
+
+def test_an_artifact_that_is_too_large_is_scored_and_not_stored(lab: Lab) -> None:
+    lab.start(artifact_bytes=1000)
+    curve = '{"step": 1, "loss": 2.0}'
+    train = f"(out / 'metrics.jsonl').write_text({curve!r} + chr(10))\n"
+    train += "(out / 'large').write_bytes(bytes(5000))\nanswer(score=1.0)"
+    end = lab.api.finished(lab.submit(train))
+    assert end["state"] == "succeeded", end["failure"]
+    assert end["provenance"]["artifact_not_stored"] > 5000
+    archive = zipfile.ZipFile(io.BytesIO(base64.b64decode(end["artifacts"][0]["data"])))
+    assert [n for n in archive.namelist() if n.startswith("artifact/")] == [
+        "artifact/metrics.jsonl"
+    ]
 
 
 def test_a_long_attempt_reports_while_it_goes_on(lab: Lab) -> None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -70,11 +71,20 @@ def experiment_bodies(session: Session, rows: Sequence[schema.Experiment]) -> li
     return [_body(row, yardsticks[row.batch_id], related) for row in rows]
 
 
+class _Measured(NamedTuple):
+    """A measurement of an experiment; what follows the id is None without a result."""
+
+    id: str
+    metric: float | None
+    metrics: dict[str, float] | None
+    seconds: float | None
+
+
 @dataclass(frozen=True)
 class _Related:
     ideas: dict[str, schema.Idea]
     implementations: dict[str, str]
-    measured: dict[str, list[tuple[str, float | None, float | None]]]
+    measured: dict[str, list[_Measured]]
     sharing: dict[tuple[str, str], list[str]]
 
     @classmethod
@@ -88,13 +98,14 @@ class _Related:
                 schema.Implementation.experiment_id.in_(ids)
             )
         ).all()
-        measured: dict[str, list[tuple[str, float | None, float | None]]] = defaultdict(list)
+        measured: dict[str, list[_Measured]] = defaultdict(list)
         link = schema.ExperimentMeasurement
-        for experiment, measurement, metric, seconds in session.execute(
+        for experiment, *measurement in session.execute(
             select(
                 link.experiment_id,
                 link.measurement_id,
                 schema.Result.metric,
+                schema.Result.metrics,
                 schema.Result.seconds,
             )
             .outerjoin(schema.Result, schema.Result.measurement_id == link.measurement_id)
@@ -102,7 +113,7 @@ class _Related:
             .where(link.experiment_id.in_(ids))
             .order_by(schema.Measurement.seed, schema.Measurement.id)
         ):
-            measured[experiment].append((measurement, metric, seconds))
+            measured[experiment].append(_Measured(*measurement))
         return cls(
             {idea.id: idea for idea in ideas},
             dict(implementations),
@@ -130,8 +141,10 @@ class _Related:
 
 def _body(row: schema.Experiment, yardstick: Yardstick, related: _Related) -> ExperimentBody:
     measured = related.measured.get(row.id, [])
-    values = [metric for _, metric, _ in measured if metric is not None]
-    seconds = [s for _, _, s in measured if s is not None]
+    values = [m.metric for m in measured if m.metric is not None]
+    seconds = [m.seconds for m in measured if m.seconds is not None]
+    name = yardstick.metric.confirmed
+    confirmed = [m.metrics[name] for m in measured if name and m.metrics and name in m.metrics]
     succeeded = row.state == ExperimentState.SUCCEEDED.value
     metric = fmean(values) if succeeded and values else None
     twins = related.sharing.get((row.batch_id, row.codebase_id or ""), [])
@@ -145,9 +158,10 @@ def _body(row: schema.Experiment, yardstick: Yardstick, related: _Related) -> Ex
         failure=FailureBody(**row.failure) if row.failure else None,
         implementation=related.implementations[row.id],
         codebase=row.codebase_id,
-        measurements=[measurement for measurement, _, _ in measured],
+        measurements=[m.id for m in measured],
         metric_name=yardstick.metric.name,
         metric=metric,
+        confirmed=fmean(confirmed) if succeeded and confirmed else None,
         reward=reward(yardstick.metric.reward, metric),
         comparison=yardstick.compare(values) if succeeded else None,
         seconds=sum(seconds) if seconds else None,

@@ -32,6 +32,7 @@ class ExperimentRow:
     title: str
     state: str
     metric: str
+    confirmed: str
     change: str
     verdict: str
     time: str
@@ -60,13 +61,17 @@ class BestRow:
 
 
 def rank(experiments: Iterable[ExperimentBody], direction: Direction) -> list[ExperimentBody]:
-    """Best result first, then what has none: unfinished, failed, cancelled. Ties by position."""
+    """Best result first, then what has none: unfinished, failed, cancelled. Ties by position.
+
+    Where results were confirmed on a sealed split, that number ranks: the other one is the best
+    of many looks.
+    """
     sign = 1.0 if direction is Direction.MINIMIZE else -1.0
 
     def key(experiment: ExperimentBody) -> tuple[int, float, int]:
         state = experiment.state
         place = _ORDER.index(state) if state in _ORDER else len(_ORDER)
-        metric = experiment.metric
+        metric = experiment.metric if experiment.confirmed is None else experiment.confirmed
         has_one = place == 0 and metric is not None and math.isfinite(metric)
         value = sign * metric if has_one and metric is not None else math.inf
         return place, value, experiment.position
@@ -88,6 +93,7 @@ def experiment_rows(
                 title=idea_title(experiment.idea.text, title_width),
                 state=experiment.state,
                 metric=format_number(experiment.metric),
+                confirmed=format_number(experiment.confirmed),
                 change=format_change(comparison),
                 verdict=comparison.verdict.replace("_", " ") if comparison else "–",
                 time=format_seconds(experiment.seconds),

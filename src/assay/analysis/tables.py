@@ -57,16 +57,20 @@ def experiment_table(
 ) -> Table:
     """Ranked experiments: idea, state, metric, change against the baseline, verdict, time.
 
-    `width` is what the table may take; a narrow one leaves out ids, then the verdict in words.
+    Where there is a confirmed metric, which then ranks, it stands beside the other. `width`
+    is what the table may take; a narrow one leaves out ids, then the verdict in words.
     """
+    experiments = list(experiments)
     columns = {"#": "rank", "idea": "title", "state": "state", metric: "metric"}
+    if any(e.confirmed is not None for e in experiments):
+        columns["sealed"] = "confirmed"
     columns["change vs baseline"] = "change"
     if width >= _VERDICT_WIDTH:
         columns["verdict"] = "verdict"
     columns["time"] = "time"
     if width >= _ID_WIDTH:
         columns["id"] = "experiment"
-    made = table(*columns, title=title, right=["#", metric, "time"])
+    made = table(*columns, title=title, right=["#", metric, "sealed", "time"])
     for row in experiment_rows(experiments, direction):
         values = [getattr(row, name) for name in columns.values()]
         made.add_row(*(cell("–" if value is None else value) for value in values))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from assay.cli.output import Output
 from assay.cli.progress import counting
@@ -63,7 +63,9 @@ def measure_baseline(
     return body
 
 
-def write_baseline(environment: Environment, body: BaselineBody) -> Path:
+def write_baseline(
+    environment: Environment, body: BaselineBody, controls: Mapping[str, Any] | None = None
+) -> Path:
     """Put a measured baseline into `baseline.json`, beside those of other profiles and classes."""
     path = environment.folder / BASELINES
     known = {p: dict(classes) for p, classes in environment.committed_baselines().items()}
@@ -76,6 +78,8 @@ def write_baseline(environment: Environment, body: BaselineBody) -> Path:
         "codebase": environment.codebase_hash,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+    if controls:
+        known[body.profile][body.hardware_class]["controls"] = dict(controls)
     unfinished = path.with_name(f"{BASELINES}.unfinished")
     unfinished.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
     os.replace(unfinished, path)

@@ -150,12 +150,16 @@ def calibrate(
     seeds: Annotated[int, typer.Option(min=2, max=64, help="How many seeds, from 0.")] = 5,
     hardware_class: opt.HardwareClass = None,
     write: Annotated[bool, typer.Option(help="Write baseline.json in its folder.")] = True,
+    controls: Annotated[
+        bool, typer.Option(help="Measure the recipes of kind control, too.")
+    ] = True,
     timeout: opt.Timeout = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure the baseline.  Example: assay env calibrate nanogpt --profile tiny --seeds 5"""
     from assay.cli.baseline import measure_baseline, write_baseline
+    from assay.cli.controls import measure_controls
     from assay.environments import Catalog
 
     out = root(context).output(as_json)
@@ -175,12 +179,19 @@ def calibrate(
         body = measure_baseline(
             client, out, served.id, profile, range(seeds), hardware_class, timeout
         )
+        found = {}
+        if controls:
+            found = measure_controls(client, out, environment, body, range(seeds), timeout)
     message = (
         f"{body.metric} of {environment.name}, {profile}, {body.hardware_class}: "
         f"mean {body.mean:.6g}, spread {_spread(body.spread)} over {len(body.values)} seeds"
     )
+    for control, figures in found.items():
+        message += (
+            f"\ncontrol {control}: mean {figures['mean']:.6g}, spread {_spread(figures['spread'])}"
+        )
     if write:
-        message += f"\nwritten to {write_baseline(environment, body)}"
+        message += f"\nwritten to {write_baseline(environment, body, found)}"
     out.changed(served.id, message, detail=body)
 
 

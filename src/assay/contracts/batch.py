@@ -215,6 +215,11 @@ class ExperimentBody(Resource):
     measurements: list[str]
     metric_name: str
     metric: float | None = Field(description="Mean over the experiment's seeds.")
+    confirmed: float | None = Field(
+        None,
+        description="The metric on the sealed split, if the environment measures it: ranks "
+        "winners, and is not for search.",
+    )
     reward: float
     comparison: ComparisonBody | None
     seconds: float | None = Field(description="Wall clock of training and evaluation.")

@@ -26,6 +26,11 @@ class MetricSpec(Manifest):
     bound: float | None = Field(
         None, description="A result better than this is implausible and does not count."
     )
+    confirmed: Name | None = Field(
+        None,
+        description="Another number that `evaluate` returns: the metric on the split `sealed/`. "
+        "It ranks winners, and search does not see it.",
+    )
 
 
 class CodebaseSpec(Manifest):
@@ -94,7 +99,7 @@ class RecipeSpec(Manifest):
 
     name: Name
     title: str
-    kind: Literal["edit", "misfit", "crash"] = "edit"
+    kind: Literal["edit", "misfit", "crash", "control"] = "edit"
     edits: tuple[RecipeEdit, ...] = Field(min_length=1)
 
 

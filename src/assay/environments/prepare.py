@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -82,4 +83,17 @@ def _prepare(environment: Environment, profile: str, target: Path, key: str) -> 
         what = f"exit code {done.returncode}" if done.returncode else f"no {missing[0]}/ folder"
         tail = "\n".join(done.stdout.strip().splitlines()[-15:])
         raise PrepareError(f"{environment.name}/{profile}: prepare.py: {what}\n{tail}")
+    _make_readable(unfinished / "train")
     unfinished.rename(target)
+
+
+def _make_readable(folder: Path) -> None:
+    """Let a sandbox's user read what training is given; libraries write some files as private.
+
+    A file with several names may be a user's own, linked here: its mode is theirs to change.
+    """
+    for path in (folder, *folder.rglob("*")):
+        info = path.stat()
+        wanted = info.st_mode | (0o555 if path.is_dir() else 0o444)
+        if wanted != info.st_mode and (path.is_dir() or info.st_nlink == 1):
+            path.chmod(stat.S_IMODE(wanted))

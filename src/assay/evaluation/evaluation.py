@@ -10,11 +10,13 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from assay.evaluation import artifact as artifacts
+from assay.evaluation.checkpoints import FOLDER, Checkpoint
 from assay.evaluation.codes import InvalidAnswer, InvalidCode
 from assay.sandbox import Limits, SandboxError, SandboxSettings
 
@@ -35,10 +37,12 @@ class EvaluationRequest:
 
     `environment_dir` is the unpacked bundle, `codebase_dir` a copy of the codebase that training
     could not write to, `artifact_dir` what training left (hostile), `held_out` the prepared split
-    that scores. `seed` is for what must stay secret; predictors are told `shown_seed`, so that
-    they cannot tell one evaluation of their artifact from another. `predict` is None where the
-    environment has no such entry point. `seconds` bound the whole evaluation and `answer_seconds`
-    each answer of a predictor (None: a quarter of the whole, the first one half).
+    that scores, `sealed` the other one. `checkpoints` are those the worker saw. `seed` is for what
+    must stay secret; predictors are told `shown_seed`, so that they cannot tell one evaluation of
+    their artifact from another. `predict` is None where the environment has no such entry point.
+    `secret` is mixed into all random numbers that must not be known: held-out text may be public.
+    `seconds` bound the whole evaluation and `answer_seconds` each answer of a predictor (None: a
+    quarter of the whole, the first one half).
     """
 
     environment_dir: Path
@@ -55,6 +59,10 @@ class EvaluationRequest:
     profile: str
     hardware_class: str
     threads: int = 1
+    gpus: int = 0
+    sealed: Path | None = None
+    checkpoints: tuple[Checkpoint, ...] = ()
+    secret: str = field(default="", repr=False)
     answer_seconds: float | None = None
     shown_seed: int = 0
 
@@ -73,12 +81,16 @@ class EvaluationFailure:
 
 @dataclass(frozen=True)
 class EvaluationOutcome:
-    """Either metrics or a failure. `cpu_seconds` count the evaluator and its predictors."""
+    """Either metrics or a failure. `cpu_seconds` count the evaluator and its predictors.
+
+    `keep` names the checkpoints that are worth storing.
+    """
 
     metrics: dict[str, float] | None
     failure: EvaluationFailure | None
     seconds: float
     cpu_seconds: float
+    keep: tuple[str, ...] = ()
 
 
 @dataclass
@@ -89,6 +101,7 @@ class Evaluation:
     deadline: float
     predictor_cpu_seconds: list[float] = field(default_factory=list)
     saw_held_out: bool = False
+    kept: set[str] = field(default_factory=set)
 
     @property
     def artifact(self) -> Path:
@@ -100,6 +113,30 @@ class Evaluation:
         """The prepared split to score on."""
         self.saw_held_out = True
         return self.request.held_out
+
+    @property
+    def sealed(self) -> Path:
+        """The prepared split `sealed/`, to confirm on what `held_out` has selected.
+
+        Raises:
+            ValueError: whoever asked for this evaluation did not give it.
+        """
+        if self.request.sealed is None:
+            raise ValueError("this evaluation has no sealed split")
+        self.saw_held_out = True
+        return self.request.sealed
+
+    @property
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """The folders `checkpoints/<name>` of the artifact, by name, with the seconds after the
+        start of training at which the worker saw each complete. Changed ones are not among them.
+        """
+        return self.request.checkpoints
+
+    def keep(self, checkpoint: str) -> None:
+        """Store this checkpoint with the artifact; the others are thrown away."""
+        self._check_checkpoint(checkpoint)
+        self.kept.add(checkpoint)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -128,11 +165,13 @@ class Evaluation:
         """
         raise InvalidAnswer(InvalidCode(code), message)
 
-    def predictor(self) -> AbstractContextManager[Predictor]:
+    def predictor(self, checkpoint: str | None = None) -> AbstractContextManager[Predictor]:
         """A fresh instance of the predict entry point in a sandbox of its own.
 
+        Of the artifact it sees all, or the folder of `checkpoint` and nothing that came later.
+
         Raises:
-            ValueError: the environment has no such entry point.
+            ValueError: the environment has no such entry point, or there is no such checkpoint.
         """
         from assay.evaluation.launch import PredictorSettings, open_predictor
 
@@ -143,13 +182,14 @@ class Evaluation:
         settings = PredictorSettings(
             argv=request.predict,
             codebase_dir=request.codebase_dir,
-            artifact_dir=request.artifact_dir,
+            artifact_dir=self._visible(checkpoint),
             config=request.config,
             env={
                 "ASSAY_SEED": str(request.shown_seed),
                 "ASSAY_PROFILE": request.profile,
                 "ASSAY_HARDWARE_CLASS": request.hardware_class,
                 "ASSAY_THREADS": threads,
+                "ASSAY_GPUS": str(request.gpus),
                 "ASSAY_SECONDS": f"{request.seconds:g}",
                 "OMP_NUM_THREADS": threads,
                 "MKL_NUM_THREADS": threads,
@@ -170,17 +210,19 @@ class Evaluation:
         *,
         mode: Mode = "parallel",
         sealed: int | None = None,
+        checkpoint: str | None = None,
     ) -> LanguageModelScore:
         """The loss of the predictor on `windows` (n, T + 1); see `language_model`.
 
         `mode` says what else than `next` the predictor answers: `parallel`, `losses` or `step`.
         `sealed` is the number of positions asked with the prefix alone (None: 1024, by steps 256).
+        `checkpoint` is the name of one of `checkpoints` (None: what training left in the end).
         """
         from assay.evaluation.language_model import score_language_model
 
-        rng = self._artifact_rng("language model")
+        rng = self._artifact_rng(f"language model {checkpoint or ''}")
         return score_language_model(
-            self.predictor, windows, vocab_size, rng, mode=mode, sealed=sealed
+            lambda: self.predictor(checkpoint), windows, vocab_size, rng, mode=mode, sealed=sealed
         )
 
     def ask_questions(
@@ -190,13 +232,19 @@ class Evaluation:
         max_bytes: int = 4096,
         batch: int = 16,
         seconds: float | None = None,
+        checkpoint: str | None = None,
     ) -> tuple[str | None, ...]:
         """The predictor's completions of `questions`, None for missing ones; see `questions`."""
         from assay.evaluation.questions import ask_questions
 
-        rng = self._artifact_rng("questions")
+        rng = self._artifact_rng(f"questions {checkpoint or ''}")
         return ask_questions(
-            self.predictor, questions, rng, max_bytes=max_bytes, batch=batch, seconds=seconds
+            lambda: self.predictor(checkpoint),
+            questions,
+            rng,
+            max_bytes=max_bytes,
+            batch=batch,
+            seconds=seconds,
         )
 
     def grade(
@@ -233,9 +281,24 @@ class Evaluation:
             self._artifact_rng("grading"),
         )
 
+    def _visible(self, checkpoint: str | None) -> Path:
+        """What a predictor may see of the artifact."""
+        if checkpoint is None:
+            return self.artifact
+        self._check_checkpoint(checkpoint)
+        folder = self.artifact / FOLDER / checkpoint
+        for path in (folder.parent, folder):  # training has ended: nobody can exchange them now
+            if path.is_symlink() or not path.is_dir():
+                self.reject("wrong_type", f"{FOLDER}/{checkpoint} is not a folder")
+        return folder
+
+    def _check_checkpoint(self, name: str) -> None:
+        if all(c.name != name for c in self.checkpoints):
+            raise ValueError(f"there is no checkpoint {name[:80]!r}")
+
     def secret_rng(self) -> np.random.Generator:
-        """Random numbers that are the same for the same seed and held-out split, and that nobody
-        can know who does not know that split; the codebase does know the seed."""
+        """Random numbers that are the same for the same seed, held-out split and worker's key, and
+        that nobody can know who does not know all of these; the codebase does know the seed."""
         return _generator(self._secret())
 
     def _artifact_rng(self, purpose: str) -> np.random.Generator:
@@ -246,13 +309,20 @@ class Evaluation:
         """
         digest = self._secret()
         digest.update(f"\n{purpose}\n".encode())
+        digest.update(self._left)
+        return _generator(digest)
+
+    @cached_property
+    def _left(self) -> bytes:
+        """The hash of codebase and artifact, which may be many gigabytes: taken once."""
+        digest = hashlib.sha256()
         artifacts.hash_tree(digest, self.request.codebase_dir)
         # The curve holds times: the same training has to get the same numbers.
         artifacts.hash_tree(digest, self.request.artifact_dir, artifacts.CURVE_FILE)
-        return _generator(digest)
+        return digest.digest()
 
     def _secret(self) -> hashlib._Hash:
-        digest = hashlib.sha256(f"{self.seed}\n".encode())
+        digest = hashlib.sha256(f"{self.seed}\n{self.request.secret}".encode())
         held_out = self.request.held_out
         for path in sorted(p for p in held_out.rglob("*") if p.is_file()):
             with path.open("rb") as file:
@@ -288,6 +358,7 @@ def evaluate_artifact(request: EvaluationRequest) -> EvaluationOutcome:
         failure=failure,
         seconds=time.monotonic() - started,
         cpu_seconds=time.process_time() - cpu_started + sum(run.predictor_cpu_seconds),
+        keep=tuple(sorted(run.kept)),
     )
 
 

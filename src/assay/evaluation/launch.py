@@ -39,7 +39,10 @@ _SLACK_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class PredictorSettings:
-    """What a predictor is started with. `deadline` is in monotonic seconds."""
+    """What a predictor is started with. `deadline` is in monotonic seconds.
+
+    `artifact_dir` is all it sees of what training left: one checkpoint's folder, or everything.
+    """
 
     argv: tuple[str, ...]
     codebase_dir: Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from assay.contracts.batch import IdeaRequest
-from assay.contracts.environment import EnvironmentBody
+from assay.contracts.environment import EnvironmentBody, RecipeSpec
 from assay.domain.errors import AssayError
 from assay.domain.hashing import derive_seed
 from assay.llm.ideation import IdeationRequest, Ideator, ProposedIdea
@@ -22,6 +22,12 @@ class SearchError(AssayError):
     """A search cannot go on. It can be resumed once the cause is gone."""
 
     code = "search_stopped"
+
+
+def recipe_of(declared: RecipeSpec) -> Recipe:
+    """A recipe of a manifest in the offline ideator's terms."""
+    edits = tuple(RecipeEdit(e.file, e.search, e.replace) for e in declared.edits)
+    return Recipe(declared.name, declared.title, declared.kind, edits)
 
 
 @dataclass(frozen=True)
@@ -49,15 +55,7 @@ class Setting:
             knobs=tuple(
                 Knob(k.name, k.file, k.line, k.values, k.title) for k in environment.knobs
             ),
-            recipes=tuple(
-                Recipe(
-                    r.name,
-                    r.title,
-                    r.kind,
-                    tuple(RecipeEdit(e.file, e.search, e.replace) for e in r.edits),
-                )
-                for r in environment.recipes
-            ),
+            recipes=tuple(recipe_of(declared) for declared in environment.recipes),
             trajectories=ask.tried if exploiting else ask.context,
             positives=ask.context if exploiting else (),
         )

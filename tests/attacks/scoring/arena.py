@@ -32,7 +32,7 @@ STEPS = 40
 """The budget of a test's training, in steps of 16 x 64 tokens; the real one has 280."""
 SEED = 7
 HELD_OUT_KEY = "the arena's own secret"
-"""Without one, the held-out text is public: `prepare.py` and its seed are."""
+"""Without one, the held-out text is public: its generator and the seed are."""
 
 Edits = Mapping[str, Sequence[tuple[str, str]]]
 Tree = dict[str, bytes]
@@ -58,13 +58,13 @@ def edited(edits: Edits, new: Mapping[str, str | bytes] | None = None) -> Tree:
     return files
 
 
-RETURN = "            return self.logits(tokens).float()\n"
+RETURN = "            return self.logits(tokens, cache).float()\n"
 SAVE = "def save(model, path):\n"
 
 
 def peeking(code: str) -> Tree:
     """A codebase that trains honestly and predicts through `peek(tokens, logits)` of `code`."""
-    hook = "            return peek(tokens, self.logits(tokens).float())\n"
+    hook = "            return peek(tokens, self.logits(tokens, cache).float())\n"
     guard = (
         "\n\ndef peek(tokens, logits):\n"
         "    return logits if torch.is_grad_enabled() else _peek(tokens, logits)\n\n\n"
@@ -273,3 +273,8 @@ def unpack_artifact(outcome: Outcome) -> Tree:
     """What training left, without the logs."""
     files = outcome.artifact()
     return {n.removeprefix("artifact/"): c for n, c in files.items() if n.startswith("artifact/")}
+
+
+def read_shard(path: Path) -> bytes:
+    """The tokens of a shard of bytes."""
+    return path.read_bytes()[1024::2]

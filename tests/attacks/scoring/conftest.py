@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.scoring.arena import Arena, Outcome, Tree, baseline, unpack_artifact
+from tests.attacks.scoring.arena import (
+    Arena,
+    Outcome,
+    Tree,
+    baseline,
+    read_shard,
+    unpack_artifact,
+)
 from tests.conftest import require_bubblewrap
 
 
@@ -60,6 +67,6 @@ class Windows:
 
 @pytest.fixture(scope="session")
 def windows(arena: Arena, honest: Honest) -> Windows:
-    text = (arena.data() / "search" / "text.bin").read_bytes()
+    text = read_shard(arena.data() / "search" / "val_000000.bin")
     stride = len(text) // 256
     return Windows([text[i * stride : i * stride + 65] for i in range(256)])

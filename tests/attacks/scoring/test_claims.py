@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import runpy
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -13,18 +12,22 @@ from assay.patching import PatchRefused, apply_answer
 from tests.attacks.scoring.arena import (
     HELD_OUT_KEY,
     NANOGPT,
+    RETURN,
     SAVE,
     Arena,
     Outcome,
     Tree,
     baseline,
     edited,
+    read_shard,
 )
 from tests.attacks.scoring.conftest import Honest, Windows
 
-START = "def main():\n    config = TrainConfig()\n"
-END = '    model.save(net, path + ".part")\n    os.replace(path + ".part", path)\n'
-IMPORT = "import model\nfrom data import batches, load_text\n"
+START = "def main(flags):\n    config, ranks, clock, data = prepare(flags)\n"
+END = "    ranks.leave()\n"
+IMPORT = "import model\nfrom data import Data\n"
+GENERATOR = NANOGPT / "sources" / "generated.py"
+FIRST = "def uses_bf16(precision):\n"
 CLAIMS = """
     for text in ("step:1/1 val_loss:0.0001 train_time:1ms", '{"val_loss": 0.0001}', "val_loss=0"):
         print(text, "\\r 100%|####| val_loss: 0.0001", flush=True)
@@ -48,8 +51,6 @@ if "predict" in sys.argv[0]:
     builtins.float = lambda *a: 0.0
     builtins.isinstance = lambda *a: True
 """
-SOFTMAX = "F.softmax(scores, dim=-1)"
-OWN_SOFTMAX = "(e := (scores - scores.amax(-1, keepdim=True)).exp()) / e.sum(-1, keepdim=True)"
 HOOK = """
 import json, math, os
 json.dumps = lambda *a, **k: '{"val_loss": 0.0}'
@@ -75,9 +76,10 @@ SEARCH = """
     import glob, mmap
     roots = ["/assay/data/..", "/assay", "/work", "/tmp", "/dev/shm", "/run", "/var", "/home"]
     found = [p for r in roots for p, _, _ in os.walk(r)]
-    found += [os.path.join(p, "text.bin") for p in found]
+    names = ("train_000001.bin", "val_000000.bin")
+    found += [os.path.join(p, name) for p in found for name in names]
     found += glob.glob("/proc/[0-9]*/root/assay/data/../*/*") + glob.glob("/proc/self/fd/*")
-    text = open(os.path.join(os.environ["ASSAY_DATA"], "text.bin"), "rb").read()
+    text = open(os.path.join(os.environ["ASSAY_DATA"], names[0]), "rb").read()
     labels = []
     for path in found:
         try:
@@ -85,7 +87,8 @@ SEARCH = """
                 seen = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)[: 1 << 20]
         except (OSError, ValueError):
             continue
-        labelled = b"Ledger:" in seen or b"def generate(" in seen
+        plain = seen.replace(b"\\0", b"")  # a token takes two bytes
+        labelled = b"Ledger:" in plain or b"def generate(" in plain
         if labelled and "codebase" not in path and seen != text[: 1 << 20]:
             labels.append((path, len(seen)))
     print("FOUND", labels, dict(os.environ), open("/proc/1/environ", "rb").read(), flush=True)
@@ -99,7 +102,7 @@ def in_training(code: str) -> Tree:
 
 CODEBASES: dict[str, Tree] = {
     "claims": edited({"train.py": [(IMPORT, CLOCK + IMPORT), (END, END + CLAIMS)]}),
-    "patches": edited({"model.py": [("USE_BF16 =", PATCHES + "\n\nUSE_BF16 =")]}),
+    "patches": edited({"model.py": [(FIRST, PATCHES + "\n\n" + FIRST)]}),
     "hooks": edited(
         {"train.py": [(END, END + PLANT)]},
         dict.fromkeys(("sitecustomize.py", "usercustomize.py"), HOOK) | {"zz.pth": "import os"},
@@ -157,8 +160,9 @@ def test_a_diff_that_touches_what_scores_is_refused() -> None:
 def test_training_on_many_more_tokens_than_the_budget_is_ended(arena: Arena) -> None:
     """The budget of tokens is the codebase's own promise (`docs/security.md`); the budget of
     processor time is the worker's."""
-    steps = '    steps = budget["tokens"] // (config.batch_size * config.context)\n'
-    outcome = arena.attempt(edited({"train.py": [(steps, steps + "    steps *= 1000\n")]}))
+    steps = "        self.steps = tokens // step_tokens if tokens else config.steps or 10**9\n"
+    more = steps + "        self.steps *= 1000\n"
+    outcome = arena.attempt(edited({"train.py": [(steps, more)]}))
     assert outcome.code == "train/cpu_budget_exceeded"
 
 
@@ -179,7 +183,7 @@ def test_an_artifact_is_known_by_its_hash(arena: Arena) -> None:
     same = arena.attempt(edited({}))
     renamed = arena.attempt(edited({"model.py": [(SAVE, "# the same\n" + SAVE)]}))
     other = arena.attempt(
-        edited({"model.py": [("init_std: float = 0.02", "init_std: float = 0.03")]})
+        edited({"config.py": [("init_std: float = 0.02", "init_std: float = 0.03")]})
     )
     assert same.provenance["artifact"] == renamed.provenance["artifact"]
     assert same.provenance["artifact"] != other.provenance["artifact"]
@@ -192,7 +196,7 @@ import sys
 
 def _heldout():
     here = [os.path.join(os.path.dirname(__file__), "source.py")]
-    installed = sys.prefix + "/lib/python3*/site-packages/assay/**/nanogpt/prepare.py"
+    installed = sys.prefix + "/lib/python3*/site-packages/assay/**/nanogpt/sources/generated.py"
     for path in here + glob.glob(installed, recursive=True):
         if os.path.exists(path):
             made = runpy.run_path(path)
@@ -218,7 +222,7 @@ def _peek(tokens, logits):
 
 def memorising(new: dict[str, str]) -> Tree:
     """Predictions from the held-out text, which the public generator makes again."""
-    hook = "            return peek(tokens, self.logits(tokens).float())\n"
+    hook = "            return peek(tokens, self.logits(tokens, cache).float())\n"
     guard = (
         "\n\ndef peek(tokens, logits):\n"
         "    return logits if torch.is_grad_enabled() else _peek(tokens, logits)\n\n\n"
@@ -227,7 +231,7 @@ def memorising(new: dict[str, str]) -> Tree:
     return edited(
         {
             "model.py": [
-                ("            return self.logits(tokens).float()\n", hook),
+                (RETURN, hook),
                 (save, "import glob\nimport runpy\n" + MEMORISE + guard + save),
             ]
         },
@@ -241,7 +245,7 @@ def test_the_held_out_text_cannot_be_generated_again(
 ) -> None:
     """Neither with the public generator in the codebase, nor with the one that an installation
     has among its packages, where the sandbox can read it."""
-    source = {"source.py": (NANOGPT / "prepare.py").read_text()} if carried else {}
+    source = {"source.py": GENERATOR.read_text()} if carried else {}
     outcome = arena.score(memorising(source), honest.artifact)
     assert outcome.metrics is not None
     assert outcome.metrics["val_loss"] == pytest.approx(honest.loss, abs=0.01)
@@ -251,9 +255,9 @@ def test_the_key_of_the_held_out_text_matters_and_stays_outside(
     arena: Arena, honest: Honest, trained: Callable[[str], Outcome]
 ) -> None:
     """Without a key the attack above works: nothing but the public source is needed."""
-    made = runpy.run_path(str(NANOGPT / "prepare.py"))
+    made = runpy.run_path(str(GENERATOR))
     sizes = (made["TRAIN_BYTES"], made["HELD_OUT_BYTES"])
-    scored = (Path(arena.data()) / "search" / "text.bin").read_bytes()
+    scored = read_shard(arena.data() / "search" / "val_000000.bin")
     assert made["generate"](sizes)[1] != scored
     assert made["generate"](sizes, key=HELD_OUT_KEY)[1] == scored
     assert b"HELD_OUT" not in trained("search").everything_told()

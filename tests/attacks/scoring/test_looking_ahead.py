@@ -10,11 +10,11 @@ from assay.evaluation import EvaluationOutcome
 from tests.attacks.scoring.arena import Arena, Edits, Outcome, edited, peeking, verdict
 from tests.attacks.scoring.conftest import Honest
 
-MASK = '        mask = torch.full((T, T), float("-inf")).triu(diagonal=1)\n'
-EMBEDDING = "        x = self.embedding(tokens)\n"
-NORM = "        x = norm(x)\n        return self.head(x)\n"
+MASK = '    mask = torch.full((T, S), float("-inf"), device=q.device).triu(diagonal=S - T + 1)\n'
+EMBEDDING = "        x = self.embedding(tokens)  # (B, T, C)\n"
+NORM = "        x = self.norm(x)\n        if cache is not None:\n"
 TRAINED: dict[str, Edits] = {
-    "diagonal_off_by_one": {"model.py": [(MASK, MASK.replace("=1", "=2"))]},
+    "diagonal_off_by_one": {"model.py": [(MASK, MASK.replace("T + 1", "T + 2"))]},
     "next_byte_by_convolution": {
         "model.py": [
             (
@@ -27,7 +27,7 @@ TRAINED: dict[str, Edits] = {
     },
     "normalisation_over_the_sequence": {
         "model.py": [
-            (NORM, "        x = norm(x - x.mean(1, keepdim=True))\n        return self.head(x)\n")
+            (NORM, NORM.replace("self.norm(x)", "self.norm(x - x.mean(1, keepdim=True))"))
         ]
     },
 }
@@ -64,7 +64,7 @@ def _peek(tokens, logits):
     return logits
 """
 LATER_ONLY: dict[str, Edits] = {
-    "no_mask": {"model.py": [(MASK, "        mask = torch.zeros(T, T)\n")]},
+    "no_mask": {"model.py": [(MASK, "    mask = torch.zeros(T, S)\n")]},
     "mean_of_blocks_of_4": {
         "model.py": [
             (

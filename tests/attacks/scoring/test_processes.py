@@ -44,8 +44,9 @@ def in_memory(row):
             low, high = (int(n, 16) for n in line.split()[0].split("-"))
             if line.split()[1].startswith("rw") and high - low < 1 << 25:
                 memory.seek(low)
-                if match := needle.search(memory.read(high - low)):
-                    return match[1][0]
+                for match in needle.finditer(memory.read(high - low)):
+                    if match[1] != b"\\0":  # the text has no such byte: unused memory
+                        return match[1][0]
 
 
 def _peek(tokens, logits):

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-import itertools
+import importlib
+import os
 import sys
-import types
 from collections.abc import Mapping
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
 
-from tests.attacks.scoring.arena import Arena, Tree
-
-_number = itertools.count()
+from assay.environments.bundle import write_tree
+from tests.attacks.scoring.arena import Arena, Tree, read_shard
 
 
 def _model(
     arena: Arena, files: Mapping[str, bytes], artifact: Tree, folder: Path
 ) -> torch.nn.Module:
     """The codebase's model with its checkpoint; only for codebases that are trusted."""
-    module = types.ModuleType(f"honest_model_{next(_number)}")
-    sys.modules[module.__name__] = module  # dataclasses look themselves up there
-    exec(compile(files["model.py"], "model.py", "exec"), module.__dict__)
-    module.USE_BF16 = arena.hardware_class.endswith("bf16")  # type: ignore[attr-defined]
+    write_tree(files, folder / "code")
     (folder / "model.pt").write_bytes(artifact["model.pt"])
-    model: torch.nn.Module = module.load(folder / "model.pt")
+    sys.path.insert(0, str(folder / "code"))
+    try:
+        with mock.patch.dict(os.environ, {"ASSAY_HARDWARE_CLASS": arena.hardware_class}):
+            module = importlib.import_module("model")
+            model: torch.nn.Module = module.load(folder / "model.pt")
+    finally:
+        sys.path.pop(0)
+        for name in ("model", "config"):  # the next codebase has modules of the same names
+            sys.modules.pop(name, None)
     return model
 
 
@@ -37,7 +42,8 @@ def losses(
     whole windows (the largest mean difference among some lengths)."""
     torch.set_num_threads(1)
     net = _model(arena, files, artifact, folder)
-    text = np.fromfile(arena.data() / "search" / "text.bin", dtype=np.uint8)
+    held_out = read_shard(arena.data() / "search" / "val_000000.bin")
+    text = np.frombuffer(held_out, dtype=np.uint8)
     stride = len(text) // 256
     rows = np.stack([text[i * stride : i * stride + 65] for i in range(256)]).astype(np.int64)
     tokens, labels = torch.from_numpy(rows[:, :-1]), torch.from_numpy(rows[:, 1:])

@@ -1,16 +1,14 @@
 """The offline ideator, not a model: draws from an environment's declared knobs and recipes."""
 
 import random
-from collections.abc import Mapping
 
-from assay.llm.ideas import IdeaText, format_idea
 from assay.llm.ideation import IdeationRequest, ProposedIdea, Trajectory
 from assay.llm.interface import ModelError, OnTry
+from assay.llm.offline.exact import exact_idea, recipe_blocks
 from assay.llm.offline.knobs import Recipe
 from assay.llm.offline.settings import Settings
 from assay.llm.offline.space import RECIPE, Space, atoms_of, settings_of
 from assay.patching import search_replace_blocks
-from assay.patching.blocks import Block, format_block
 
 NAME = "offline:knobs"
 
@@ -145,21 +143,5 @@ def _idea_text(space: Space, settings: Settings, parents: tuple[str, ...]) -> st
     blocks = search_replace_blocks(space.files, space.codebase(settings) or space.files)
     for recipe in recipes:
         if recipe.kind == "misfit":
-            blocks += [_block(edit.file, edit.search, edit.replace) for edit in recipe.edits]
-    return format_idea(IdeaText(experiment, _code_changes(blocks)))
-
-
-def _block(file: str, search: str, replace: str) -> Block:
-    lines = [tuple(text.strip("\n").split("\n")) for text in (search, replace)]
-    return Block(file, lines[0], lines[1])
-
-
-def _code_changes(blocks: list[Block]) -> str:
-    by_file: Mapping[str, list[Block]] = {
-        file: [block for block in blocks if block.path == file]
-        for file in sorted({block.path for block in blocks})
-    }
-    return "\n\n".join(
-        f"In `{file}`:\n\n" + "\n\n".join(format_block(block) for block in of_file)
-        for file, of_file in by_file.items()
-    )
+            blocks += recipe_blocks(recipe)
+    return exact_idea(experiment, blocks)

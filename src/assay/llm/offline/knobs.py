@@ -56,10 +56,11 @@ class Recipe:
     """An edit of several lines.
 
     `edit` works; `misfit` has context that stands nowhere, so that patching refuses it; `crash`
-    applies and compiles and fails when it is executed. The last two exercise failures.
+    applies and compiles and fails when it is executed. The last two exercise failures. `control`
+    works and should change nothing but luck: it is measured beside the baseline and not proposed.
     """
 
     name: str
     title: str
-    kind: Literal["edit", "misfit", "crash"]
+    kind: Literal["edit", "misfit", "crash", "control"]
     edits: tuple[RecipeEdit, ...]

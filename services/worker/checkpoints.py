@@ -1,0 +1,75 @@
+"""Record, while a training runs, when each of its checkpoints was there."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from assay.evaluation.checkpoints import MOST, Checkpoint, Reader, names
+
+_POLL_SECONDS = 0.2
+
+
+class CheckpointWatch:
+    """Looks at the artifact folder, open as a descriptor, until it is told to stop.
+
+    A checkpoint's time is taken when its hash is known: whatever has that hash was there by then.
+    At most `most_bytes` are read, and as many again to see that nothing has changed; both end
+    when `cancel` is set.
+    """
+
+    def __init__(
+        self,
+        artifact: int,
+        most_bytes: int,
+        cancel: threading.Event | None = None,
+        *,
+        poll_seconds: float = _POLL_SECONDS,
+    ) -> None:
+        self._artifact = artifact
+        self._most_bytes = most_bytes
+        self._cancel = cancel or threading.Event()
+        self._reader = Reader(most_bytes, lambda: not self._cancel.is_set())
+        self._poll_seconds = poll_seconds
+        self._recorded: dict[str, Checkpoint | None] = {}
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="checkpoints", daemon=True)
+        self._since = 0.0
+
+    def start(self) -> None:
+        """Begin, with the clock at 0."""
+        self._since = time.monotonic()
+        self._thread.start()
+
+    def stop(self) -> tuple[Checkpoint, ...]:
+        """Look a last time; by name, the checkpoints that are still what was recorded.
+
+        To be called when the training has ended and nothing of it runs any more.
+        """
+        self.close()
+        self._look()
+        again = Reader(self._most_bytes, self._reader.is_wanted)
+        found = [c for c in self._recorded.values() if c is not None]
+        return tuple(
+            c
+            for c in sorted(found, key=lambda c: c.name)
+            if again.hash_of(self._artifact, c.name) == c.sha256
+        )
+
+    def close(self) -> None:
+        """Stop looking; nothing happens if that was done before."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self._poll_seconds):
+            self._look()
+
+    def _look(self) -> None:
+        for name in names(self._artifact):
+            if name in self._recorded or len(self._recorded) >= MOST:
+                continue
+            sha256 = self._reader.hash_of(self._artifact, name)
+            seconds = time.monotonic() - self._since
+            # What cannot be read is not looked at again: it was to be complete.
+            self._recorded[name] = None if sha256 is None else Checkpoint(name, seconds, sha256)
