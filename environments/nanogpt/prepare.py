@@ -1,236 +1,176 @@
-"""Build the text of the `nanogpt` environment: `python prepare.py --profile tiny --out DIR`.
+"""Make the data of the `nanogpt` environment: `python prepare.py --profile tiny --out DIR`.
 
-Writes `DIR/train/text.bin`, `DIR/search/text.bin` and `DIR/sealed/text.bin`. The splits are made
-of different documents and never share a folder: each is mounted where only its user can see it.
+Writes shards of tokens (see sources/shards.py) for every profile in the same way:
 
-The text comes from a generator, so that it needs no download and no licence: documents about
-recurring people, with an invented vocabulary (Zipf distributed, so that rare words stay hard),
-agreement and relative clauses that nest, quotations, sums, small ledgers that are asked about
-again, counting and words spelt backwards. Some of it is learned in seconds and some of it not
-within any budget of this environment, which is what keeps a better idea measurable.
+    DIR/train/train_000001.bin ...   what training sees
+    DIR/search/val_000000.bin        held out; every result is scored on it
+    DIR/sealed/val_000000.bin        held out; for what is found in the end
 
-To use a text of your own, copy the environment's folder, put the file beside this one, and name it
-in environment.toml (`text_file`). It is then part of the environment's hash, so that numbers made
-on different texts are never mixed up.
+The splits are made of different text and never share a folder: each is mounted where only its user
+can see it. Where the text comes from is in environment.toml, under [profiles.<name>.config]:
+`source` is "generated", "text" (a file or folder of one's own) or "fineweb".
+$ASSAY_DATASETS is a folder with data sets of one's own: nothing found there is downloaded.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import itertools
+import errno
 import os
-import random
 import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
-TRAIN_BYTES = 1_000_000
-HELD_OUT_BYTES = 131_072
-SEED = 20_240_520
+from sources import fineweb, generated, text
+from sources.shards import SHARD_TOKENS, ShardWriter
+from sources.tokens import Sink, make_encoder
 
-# The hash of the three generated splits together: another Python whose random numbers differ would
-# otherwise change every published number in silence.
-EXPECTED = "6b3e994cd86d8fc8af9815f121c7c2300a965a2fb474a1ff98581ee5cbc6baf9"
-
-
-@dataclass
-class Lexicon:
-    """The invented words, most frequent first, each kind with its Zipf weights."""
-
-    words: dict[str, list[str]] = field(default_factory=dict)
-    cumulative: dict[str, list[float]] = field(default_factory=dict)
-
-    def add(self, kind: str, words: list[str]) -> None:
-        self.words[kind] = words
-        weights = (1.0 / (rank + 4) for rank in range(len(words)))
-        self.cumulative[kind] = list(itertools.accumulate(weights))
+HERE = Path(__file__).resolve().parent
+SPLITS = ("train", "search", "sealed")
 
 
-def make_lexicon(rng: random.Random) -> Lexicon:
-    onsets = [
-        "b",
-        "br",
-        "d",
-        "f",
-        "g",
-        "gr",
-        "h",
-        "k",
-        "l",
-        "m",
-        "n",
-        "p",
-        "pl",
-        "r",
-        "s",
-        "st",
-        "t",
-        "v",
-    ]
-    vowels = ["a", "e", "i", "o", "u", "ai", "ou"]
-    codas = ["", "", "l", "m", "n", "r", "s", "th", "k"]
-    seen: set[str] = set()
+@dataclass(frozen=True)
+class Config:
+    """The part of a profile's `config` that says what the data is."""
 
-    def word(syllables: int) -> str:
-        while True:
-            parts = [rng.choice(onsets) + rng.choice(vowels) for _ in range(syllables)]
-            made = "".join(parts) + rng.choice(codas)
-            if made not in seen:
-                seen.add(made)
-                return made
+    source: str = "generated"
+    """generated, text or fineweb."""
 
-    lexicon = Lexicon()
-    lexicon.add("noun", [word(rng.choice((1, 2, 2))) for _ in range(500)])
-    lexicon.add("verb", [word(rng.choice((1, 2))) for _ in range(200)])
-    lexicon.add("adjective", [word(2) for _ in range(160)])
-    lexicon.add("name", [word(2).capitalize() for _ in range(120)])
-    lexicon.add("place", [word(3).capitalize() for _ in range(80)])
-    return lexicon
+    tokenizer: str = "bytes"
+    """bytes or gpt2; the shards of fineweb are tokenised already, for gpt2."""
 
+    text_file: str = ""
+    """For text: a path, absolute, or in $ASSAY_DATASETS, or beside this file."""
 
-class Writer:
-    """Writes documents; every sentence is a small grammar of its own."""
+    train_bytes: int = generated.TRAIN_BYTES
+    """For generated: the size of the training text."""
 
-    def __init__(self, rng: random.Random, lexicon: Lexicon) -> None:
-        self.rng = rng
-        self.lexicon = lexicon
-        self.hero = ""
-        self.other = ""
+    held_out_bytes: int = generated.HELD_OUT_BYTES
+    """For generated: the size of search and of sealed."""
 
-    def pick(self, kind: str) -> str:
-        lexicon = self.lexicon
-        return self.rng.choices(lexicon.words[kind], cum_weights=lexicon.cumulative[kind])[0]
+    shards: int = 1
+    """For fineweb: how many of the 103 training shards, of 100 million tokens each."""
 
-    def noun_phrase(self, depth: int) -> tuple[str, bool]:
-        """A phrase and whether it is plural: the verb, perhaps a clause away, has to agree."""
-        rng = self.rng
-        if depth and rng.random() < 0.3:
-            return rng.choice((self.hero, self.other)), False
-        plural = rng.random() < 0.4
-        adjective = self.pick("adjective") + " " if rng.random() < 0.3 else ""
-        phrase = ("these " if plural else "the ") + adjective + self.pick("noun")
-        phrase += "en" if plural else ""
-        if depth < 2 and rng.random() < 0.25:
-            phrase += f" (that {self.verb_phrase(plural, depth + 1)})"
-        return phrase, plural
+    held_out_tokens: int = 0
+    """For fineweb and text: tokens of search and of sealed. 0 for text: as many as
+    `held_out_bytes`. Of a text, a tenth at most."""
 
-    def verb_phrase(self, plural: bool, depth: int) -> str:
-        verb = self.pick("verb") + ("" if plural else "s")
-        if self.rng.random() < 0.25:
-            return verb
-        return f"{verb} {self.noun_phrase(depth + 1)[0]}"
+    def __post_init__(self) -> None:
+        self._one_of("source", ("generated", "text", "fineweb"))
+        self._one_of("tokenizer", ("bytes", "gpt2"))
+        if (self.source == "text") != bool(self.text_file):
+            raise SystemExit(
+                'environment.toml: text_file goes with source = "text", and only there'
+            )
+        if self.source == "fineweb" and (self.tokenizer, self.held_out_tokens > 0) != (
+            "gpt2",
+            True,
+        ):
+            raise SystemExit(
+                'environment.toml: source = "fineweb" needs tokenizer = "gpt2" and held_out_tokens'
+            )
+        for name in ("train_bytes", "held_out_bytes", "shards"):
+            if getattr(self, name) < 1:
+                raise SystemExit(f"environment.toml: {name} must be at least 1")
+        if not 0 <= self.held_out_tokens < SHARD_TOKENS or self.held_out_bytes > SHARD_TOKENS:
+            raise SystemExit(
+                f"environment.toml: a held-out split has up to {SHARD_TOKENS:,} tokens"
+            )
 
-    def clause(self) -> str:
-        subject, plural = self.noun_phrase(0)
-        if self.rng.random() < 0.4:
-            subject, plural = self.hero, False
-        return f"{subject} {self.verb_phrase(plural, 0)}"
-
-    def story(self) -> str:
-        said = self.clause()
-        kind = self.rng.random()
-        if kind < 0.2:
-            return f'{self.hero} told {self.other}, "{said}."'
-        if kind < 0.35:
-            return f"If {said}, then {self.clause()}."
-        return said[0].upper() + said[1:] + "."
-
-    def arithmetic(self) -> str:
-        rng = self.rng
-        a, b = rng.randrange(2, 60), rng.randrange(2, 60)
-        if rng.random() < 0.5:
-            return f"{a} + {b} = {a + b}."
-        if rng.random() < 0.5:
-            return f"{a + b} - {b} = {a}."
-        c = rng.randrange(2, 6)
-        return f"({a} + {b}) * {c} = {(a + b) * c}."
-
-    def ledger(self) -> str:
-        goods = {self.pick("noun"): self.rng.randrange(2, 40) for _ in range(3)}
-        asked = self.rng.choice(list(goods))
-        entries = ", ".join(f"{name} {count}" for name, count in goods.items())
-        return f"Ledger: {entries}; {asked}? {goods[asked]}."
-
-    def counting(self) -> str:
-        start, by = self.rng.randrange(1, 40), self.rng.randrange(1, 9)
-        return "Count " + ", ".join(str(start + by * i) for i in range(6)) + "."
-
-    def spelling(self) -> str:
-        word = self.pick("noun")
-        return f"{word} backwards is {word[::-1]}."
-
-    def document(self) -> str:
-        rng = self.rng
-        self.hero, self.other = self.pick("name"), self.pick("name")
-        kinds: Sequence[Callable[[], str]] = (
-            self.story, self.story, self.story, self.story,
-            self.arithmetic, self.ledger, self.counting, self.spelling,
-        )  # fmt: skip
-        lines = [f"# {self.hero} of {self.pick('place')}"]
-        lines += [rng.choice(kinds)() for _ in range(rng.randrange(6, 14))]
-        return "\n".join(lines) + "\n\n"
+    def _one_of(self, name: str, allowed: tuple[str, ...]) -> None:
+        if getattr(self, name) not in allowed:
+            raise SystemExit(
+                f"environment.toml: {name} = {getattr(self, name)!r} is unknown; it is one of"
+                f" {', '.join(allowed)}"
+            )
 
 
-def generate(sizes: Sequence[int], seed: int = SEED, key: str = "") -> list[bytes]:
-    """One text per size, of whole documents none of which stands twice anywhere.
-
-    With a key, all but the first text depend on it, and cannot be made without it.
-    """
-    lexicon = make_lexicon(random.Random(seed))
-    writer = Writer(random.Random(seed + 1), lexicon)
-    seen: set[str] = set()
-    texts = []
-    for size in sizes:
-        if key and texts:  # each on its own: what is known of one tells nothing about the other
-            writer = Writer(random.Random(f"{seed} {key} {len(texts)}"), lexicon)
-        documents: list[str] = []
-        length = 0
-        while length < size:
-            document = writer.document()
-            if document not in seen:
-                seen.add(document)
-                documents.append(document)
-                length += len(document)
-        texts.append("".join(documents).encode("ascii")[:size])
-    return texts
+def read_config(manifest: Mapping[str, Any], profile: str) -> Config:
+    table = manifest["profiles"][profile].get("config", {})
+    values = {f.name: table[f.name] for f in fields(Config) if f.name in table}
+    for name, value in values.items():
+        wanted = type(getattr(Config, name))
+        if type(value) is not wanted:
+            raise SystemExit(f"environment.toml: {name} = {value!r} must be {wanted.__name__}")
+    return Config(**values)
 
 
-def read_splits(path: Path) -> list[bytes]:
-    """A user's own text: the held-out splits are its end, up to `HELD_OUT_BYTES` each."""
-    text = path.read_bytes()
-    held_out = min(HELD_OUT_BYTES, len(text) // 10)
-    if held_out < 32_768:
-        raise SystemExit(f"{path} has {len(text)} bytes; at least 327,680 are needed")
-    return [text[: -2 * held_out], text[-2 * held_out : -held_out], text[-held_out:]]
+def tokenise(config: Config, out: Path, datasets: Path | None) -> None:
+    """Generated text, or a text of one's own, into shards."""
+    encoder = make_encoder(config.tokenizer, datasets)
+    limit = config.held_out_tokens or config.held_out_bytes
+    with (
+        ShardWriter(out / "train", "train", 1) as train,
+        ShardWriter(out / "search", "val", 0, limit=limit) as search,
+        ShardWriter(out / "sealed", "val", 0, limit=limit) as sealed,
+    ):
+        sinks = [Sink(encoder, writer) for writer in (train, search, sealed)]
+        if config.source == "text":
+            path = find_text(config.text_file, datasets)
+            for split, piece, starts in text.pieces(path, limit * encoder.bytes_per_token):
+                sinks[split].add(piece, starts=starts)
+        else:
+            add_generated(config, sinks)
+        for sink in sinks:
+            sink.flush()
 
 
-def splits(profile: str) -> list[bytes]:
-    here = Path(__file__).resolve().parent
-    manifest = tomllib.loads((here / "environment.toml").read_text())
-    if own := manifest["profiles"][profile]["config"]["text_file"]:
-        return read_splits(here / own)
+def add_generated(config: Config, sinks: list[Sink]) -> None:
     key = os.environ.get("ASSAY_HELD_OUT_KEY", "")
-    if key:
-        return generate((TRAIN_BYTES, HELD_OUT_BYTES, HELD_OUT_BYTES), key=key)
-    texts = generate((TRAIN_BYTES, HELD_OUT_BYTES, HELD_OUT_BYTES))
-    found = hashlib.sha256(b"".join(texts)).hexdigest()
-    if found != EXPECTED:
-        raise SystemExit(f"the generated text has hash {found}, expected {EXPECTED}")
-    return texts
+    texts = generated.splits(config.train_bytes, config.held_out_bytes, key)
+    for sink, made in zip(sinks, texts, strict=True):
+        if config.tokenizer == "bytes":
+            sink.add(made.decode(), starts=False)
+            continue
+        for document in made.decode().rstrip("\n").split("\n\n"):
+            sink.add(document, starts=True)
+
+
+def find_text(name: str, datasets: Path | None) -> Path:
+    """A path as it stands, or in the user's data sets, or beside this file."""
+    if datasets and (datasets / name).exists():
+        return datasets / name
+    return HERE / name
+
+
+def check_held_out(config: Mapping[str, Any], out: Path) -> None:
+    """The evaluator reads `windows` windows of `window` tokens; better to know before training."""
+    needed = config.get("windows", 0) * config.get("window", 0) + 1
+    for split in ("search", "sealed"):
+        tokens = (out / split / "val_000000.bin").stat().st_size // 2 - 512
+        if tokens < needed:
+            raise SystemExit(
+                f"{split} has {tokens:,} tokens, the evaluation needs {needed:,}: use more text,"
+                " or lower `windows` in environment.toml"
+            )
 
 
 def main() -> None:
+    manifest = tomllib.loads((HERE / "environment.toml").read_text())
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--profile", required=True, choices=["tiny"])
+    parser.add_argument("--profile", required=True, choices=sorted(manifest["profiles"]))
     parser.add_argument("--out", required=True, type=Path)
     arguments = parser.parse_args()
-    for name, text in zip(("train", "search", "sealed"), splits(arguments.profile), strict=True):
-        folder = arguments.out / name
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "text.bin").write_bytes(text)
-        print(f"{name}: {len(text):,} bytes")
+    out: Path = arguments.out
+    config = read_config(manifest, arguments.profile)
+    if used := [split for split in SPLITS if list((out / split).glob("*"))]:
+        raise SystemExit(f"{out / used[0]}: not empty; choose another --out")
+    given = os.environ.get("ASSAY_DATASETS")
+    datasets = Path(given) if given else None
+    if datasets and not datasets.is_dir():
+        raise SystemExit(f"ASSAY_DATASETS: {datasets} is no folder")
+    try:
+        if config.source == "fineweb":
+            fineweb.prepare(out, config.shards, config.held_out_tokens, datasets)
+        else:
+            tokenise(config, out, datasets)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise SystemExit(f"{out}: no space left; make room, or move the cache folder") from None
+    check_held_out(manifest["profiles"][arguments.profile].get("config", {}), out)
 
 
 if __name__ == "__main__":

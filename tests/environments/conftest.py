@@ -31,11 +31,7 @@ class Bundled:
 
     @cached_property
     def files(self) -> Tree:
-        folder = self.environment.folder / "codebase"
-        return {
-            path.relative_to(folder).as_posix(): path.read_text()
-            for path in sorted(folder.rglob("*.py"))
-        }
+        return dict(self.environment.codebase)
 
     def edits(self, name: str) -> list[tuple[str, str, str]]:
         """(file, search, replace) of a recipe, or of a knob written as `name=value`."""
@@ -104,21 +100,27 @@ TrainMany = Callable[..., dict[str, Trained]]
 def train_many(nanogpt_data: Path, hardware_class: str, tmp_path: Path) -> TrainMany:
     """Train several codebases of nanogpt, forked from one process that has torch loaded."""
 
-    def train(trees: Mapping[str, Tree], tokens: int, seeds: Sequence[int] = (0,)) -> Any:
+    def train(
+        trees: Mapping[str, Tree],
+        tokens: int,
+        seeds: Sequence[int] = (0,),
+        flags: Sequence[str] = (),
+    ) -> Any:
         config = tmp_path / "config.json"
-        config.write_text(
-            json.dumps({"window": 64, "windows": 256, "budget": {"seconds": 99, "tokens": tokens}})
-        )
+        budget = {"seconds": 99, "tokens": tokens}
+        config.write_text(json.dumps({"vocab_size": 256, "budget": budget}))
         jobs = []
         for (name, tree), seed in itertools.product(trees.items(), seeds):
             key = name if len(seeds) == 1 else f"{name}@{seed}"
             write_tree({p: t.encode() for p, t in tree.items()}, tmp_path / key / "code")
             (tmp_path / key / "out").mkdir()
-            jobs.append({"name": key, "folder": str(tmp_path / key), "seed": seed})
+            folder = str(tmp_path / key)
+            jobs.append({"name": key, "folder": folder, "seed": seed, "flags": list(flags)})
         environment = {
             "PATH": os.environ["PATH"],
             "ASSAY_DATA": str(nanogpt_data / "train"),
             "ASSAY_CONFIG": str(config),
+            "ASSAY_PROFILE": "tiny",
             "ASSAY_HARDWARE_CLASS": hardware_class,
             "ASSAY_THREADS": "1",
             "OMP_NUM_THREADS": "1",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 from assay.patching import apply_answer, unified_diff
 from tests.environments.conftest import Bundled, load
 
-NAMES = ["nanogpt", "toy"]
+NAMES = ["grpo", "nanogpt", "toy"]
+TRAINED = ["grpo", "nanogpt"]
 
 
 @pytest.fixture(params=NAMES, scope="module")
@@ -21,7 +23,13 @@ def bundled(request: pytest.FixtureRequest) -> Bundled:
 
 def compiles(files: dict[str, str]) -> None:
     for path, text in files.items():
-        ast.parse(text, path)
+        if path.endswith(".py"):
+            parse(text)
+
+
+@functools.cache
+def parse(text: str) -> None:
+    ast.parse(text)
 
 
 def touched(bundled: Bundled, name: str) -> set[tuple[str, int]]:
@@ -34,11 +42,12 @@ def touched(bundled: Bundled, name: str) -> set[tuple[str, int]]:
 
 
 def test_there_is_enough_to_try() -> None:
-    nanogpt, toy = load("nanogpt"), load("toy")
-    assert len(nanogpt.environment.manifest.knobs) >= 8
-    assert len(nanogpt.names("edit")) >= 8
-    assert len(nanogpt.names("misfit")) >= 2
-    assert len(nanogpt.names("crash")) >= 2
+    for trained in map(load, TRAINED):
+        assert len(trained.environment.manifest.knobs) >= 12
+        assert len(trained.names("edit")) >= 12
+        assert len(trained.names("misfit")) >= 2
+        assert len(trained.names("crash")) >= 2
+    toy = load("toy")
     assert len(toy.environment.manifest.knobs) >= 4
     assert len(toy.names("edit")) >= 4
     assert toy.names("misfit")
@@ -64,7 +73,7 @@ def test_names_are_unique(bundled: Bundled) -> None:
 
 
 def test_recipes_that_apply_stand_exactly_once_and_compile(bundled: Bundled) -> None:
-    for kind in ("edit", "crash"):
+    for kind in ("edit", "crash", "control"):
         for name in bundled.names(kind):
             files = bundled.apply(name)
             assert files != bundled.files
@@ -108,20 +117,27 @@ def test_recipes_survive_the_way_through_a_diff(bundled: Bundled) -> None:
         assert apply_answer(bundled.files, answer, protected=protected).files == wanted
 
 
-def committed() -> list[Path]:
-    return sorted((Path(__file__).parent / "nanogpt").glob("*.diff"))
+def committed(name: str) -> list[Path]:
+    return sorted((Path(__file__).parent / name).glob("*/*.diff"))
 
 
-def test_good_and_bad_edits_are_committed() -> None:
-    kinds = [path.stem.split("_")[0] for path in committed()]
-    assert kinds.count("good") >= 3
-    assert kinds.count("bad") >= 3
+@pytest.mark.parametrize("name", TRAINED)
+def test_good_bad_and_published_edits_are_committed(name: str) -> None:
+    kinds = [(p.parent.name, p.stem.split("_")[0]) for p in committed(name)]
+    assert kinds.count(("edits", "good")) >= 8
+    assert kinds.count(("edits", "bad")) >= 8
+    assert sum(folder == "paper" for folder, _ in kinds) >= 8
 
 
-@pytest.mark.parametrize("path", committed(), ids=lambda path: path.stem)
-def test_committed_edits_apply_at_the_lines_they_name(nanogpt: Bundled, path: Path) -> None:
-    diff = path.read_text()
-    after = apply_answer(nanogpt.files, diff, protected=("predict.py",)).files
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [(name, path) for name in TRAINED for path in committed(name)],
+    ids=lambda value: value if isinstance(value, str) else value.stem,
+)
+def test_committed_edits_apply_at_the_lines_they_name(name: str, path: Path) -> None:
+    diff, environment = path.read_text(), load(name)
+    files, protected = environment.files, environment.environment.manifest.codebase.protected
+    after = apply_answer(files, diff, protected=protected).files
     compiles(after)
     # The same diff comes out again only if every line number in it is right.
-    assert unified_diff(nanogpt.files, after) == diff
+    assert unified_diff(files, after) == diff

@@ -46,6 +46,7 @@ def train_and_check(job: dict[str, Any]) -> dict[str, Any]:
     with (folder / "log").open("w") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+    sys.argv = ["train.py", *job["flags"]]
     runpy.run_path("train.py", run_name="__main__")
     return check(folder / "out" / "model.pt")
 

@@ -1,58 +1,98 @@
-"""A small GPT over bytes.
+"""The GPT: pre-norm blocks, learned positions, GELU, and an output tied to the embedding.
 
-The shape is GPT-2's (pre-norm blocks, learned positions, GELU, output tied to the embedding), with the
-simplifications that have proved harmless: no biases, and normalisation without learned gains.
+GPT-2 (Radford et al., 2019) without biases and without gains in its norms. The output of attention
+is scaled by 1 / sqrt(2 · layers), where GPT-2 shrinks the initial weights instead.
 
-Tensor shapes: B sequences, T positions, C = n_embd channels, H heads of D = C / H channels, V bytes.
+Tensor shapes: B sequences, T positions, C = n_embd channels, H heads of D = C / H channels, V
+tokens; S = T positions to look at, or all so far where a cache has some already.
 """
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-# Decided by the hardware class and never by a timing: the same class must give the same numbers.
-USE_BF16 = os.environ.get("ASSAY_HARDWARE_CLASS", "").endswith("bf16")
+from config import Config
 
 
-@dataclass
-class ModelConfig:
-    vocab_size: int = 256
-    # The longest sequence the model can read. Predictions are asked for on up to 64 bytes.
-    context: int = 64
-    n_layer: int = 3
-    n_head: int = 4
-    n_embd: int = 128
-    # Width of the hidden layer of the MLP, in multiples of n_embd.
-    mlp_ratio: int = 4
-    # Standard deviation of the initial embeddings and matrices.
-    init_std: float = 0.02
+def uses_bf16(precision):
+    """Whether matrix products are in bfloat16.
+
+    Decided by the hardware class and never by a timing: the same class must give the same numbers.
+    """
+    if precision != "auto":
+        return precision == "bf16"
+    hardware = os.environ.get("ASSAY_HARDWARE_CLASS", "")
+    on_gpu = int(os.environ.get("ASSAY_GPUS") or 0) > 0
+    return on_gpu or hardware.endswith("bf16") or hardware == "cpu-amx"
 
 
-def norm(x):
-    """Layer norm without gains: on a CPU it is fused, where an RMS norm is three passes over x."""
-    return F.layer_norm(x, (x.size(-1),))
+class Norm(nn.Module):
+    """Scales every position to unit size; nothing is learned."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.kind, self.eps = config.norm, config.norm_eps
+
+    def forward(self, x):
+        if self.kind == "layernorm":
+            return F.layer_norm(x, x.shape[-1:], eps=self.eps)
+        return F.rms_norm(x.float(), x.shape[-1:], eps=self.eps).type_as(x)
+
+
+def attend(q, k, v, kernel):
+    """Causal attention of queries (B, H, T, D) to keys and values (B, H, S, D): (B, H, T, D).
+
+    With a cache S > T = 1: the one new position sees all that are there.
+    """
+    B, H, T, D = q.shape
+    S = k.size(2)
+    if kernel == "sdpa":
+        return F.scaled_dot_product_attention(q, k, v, is_causal=T == S)
+    # A position sees itself and what stands before it.
+    mask = torch.full((T, S), float("-inf"), device=q.device).triu(diagonal=S - T + 1)
+    # Plain matrix products: for bfloat16 on a CPU the backward pass of
+    # scaled_dot_product_attention takes several times as long.
+    q, k, v = (z.reshape(B * H, -1, D) for z in (q, k, v))
+    scores = torch.baddbmm(mask.to(q.dtype), q, k.transpose(1, 2), alpha=D**-0.5)  # (B * H, T, S)
+    return torch.bmm(F.softmax(scores, dim=-1).to(v.dtype), v).view(B, H, T, D)
+
+
+class Cache:
+    """Keys and values of the positions that were read, for predicting token by token."""
+
+    def __init__(self, length):
+        self.length = length  # room for so many positions
+        self.read = 0
+        self.kept = {}
+
+    def extend(self, layer, k, v):
+        """Keys and values (B, H, S, D) of all positions so far, now with k and v (B, H, T, D)."""
+        B, H, T, D = k.shape
+        if layer not in self.kept:
+            self.kept[layer] = k.new_empty(2, B, H, self.length, D)
+        self.kept[layer][:, :, :, self.read : self.read + T] = torch.stack([k, v])
+        return self.kept[layer][:, :, :, : self.read + T]
 
 
 class Attention(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.n_head = config.n_head
+        self.kernel = config.attention
         self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
 
-    def forward(self, x, mask):
+    def forward(self, x, cache=None):
         B, T, C = x.shape
         H, D = self.n_head, C // self.n_head
         q, k, v = self.qkv(x).view(B, T, 3, H, D).permute(2, 0, 3, 1, 4)  # (B, H, T, D) each
-        q, k, v = (z.reshape(B * H, T, D) for z in (q, k, v))
-        # Plain matrix products: for bfloat16 on a CPU the backward pass of
-        # scaled_dot_product_attention takes several times as long.
-        scores = torch.baddbmm(mask.to(q.dtype), q, k.transpose(1, 2), alpha=D**-0.5)
-        y = torch.bmm(F.softmax(scores, dim=-1).to(v.dtype), v)  # (B * H, T, D)
-        y = y.view(B, H, T, D).transpose(1, 2).reshape(B, T, C)
+        if cache is not None:
+            k, v = cache.extend(self, k, v)
+        y = attend(q, k, v, self.kernel)  # (B, H, T, D)
+        y = y.transpose(1, 2).reshape(B, T, C)
         return self.proj(y)
 
 
@@ -72,12 +112,14 @@ class MLP(nn.Module):
 class Block(nn.Module):
     def __init__(self, config):
         super().__init__()
+        self.norm = Norm(config)
         self.attention = Attention(config)
         self.mlp = MLP(config)
+        self.attention_scale = (2 * config.n_layer) ** -0.5
 
-    def forward(self, x, mask):
-        x = x + self.attention(norm(x), mask)
-        x = x + self.mlp(norm(x))
+    def forward(self, x, cache=None):
+        x = x + self.attention_scale * self.attention(self.norm(x), cache)
+        x = x + self.mlp(self.norm(x))
         return x
 
 
@@ -85,30 +127,40 @@ class GPT(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.n_embd)
-        self.positions = nn.Parameter(torch.zeros(config.context, config.n_embd))
+        self.bf16 = uses_bf16(config.precision)
+        # Rows up to a multiple of 128 make the largest product faster. No token has these rows and
+        # their logits are cut off, so that all other numbers are those of the smaller table.
+        rows = -(-config.vocab_size // 128) * 128
+        self.embedding = nn.Embedding(rows, config.n_embd)
+        self.positions = nn.Parameter(torch.empty(config.context, config.n_embd))
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
-        self.head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
-        for parameter in self.parameters():
-            nn.init.normal_(parameter, std=config.init_std)
-        # Few bytes are frequent; one table for reading and writing them trains faster.
+        self.norm = Norm(config)
+        self.head = nn.Linear(config.n_embd, rows, bias=False)
+        # The matrices of the blocks start as nn.Linear leaves them: uniform in ± 1 / sqrt(inputs).
+        nn.init.normal_(self.embedding.weight, std=config.init_std)
+        nn.init.normal_(self.positions, std=config.init_std)
+        # One table for reading and writing tokens.
         self.head.weight = self.embedding.weight
 
-    def forward(self, tokens):
-        """Logits (B, T, V) in float32 for the byte after each of `tokens` (B, T)."""
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=USE_BF16):
-            return self.logits(tokens).float()
+    def forward(self, tokens, cache=None):
+        """Logits (B, T, V) in float32 for the token after each of `tokens` (B, T).
 
-    def logits(self, tokens):
+        With a cache, `tokens` (B, 1) continue what the cache has read.
+        """
+        with torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+            return self.logits(tokens, cache).float()
+
+    def logits(self, tokens, cache):
         T = tokens.size(1)
-        # A position sees itself and what stands before it.
-        mask = torch.full((T, T), float("-inf")).triu(diagonal=1)
-        x = self.embedding(tokens)
-        x = x + self.positions[:T]
+        start = cache.read if cache is not None else 0
+        x = self.embedding(tokens)  # (B, T, C)
+        x = x + self.positions[start : start + T]
         for block in self.blocks:
-            x = block(x, mask)
-        x = norm(x)
-        return self.head(x)
+            x = block(x, cache)
+        x = self.norm(x)
+        if cache is not None:
+            cache.read += T
+        return self.head(x)[..., : self.config.vocab_size]
 
 
 def save(model, path):
@@ -116,8 +168,8 @@ def save(model, path):
     torch.save({"config": asdict(model.config), "weights": model.state_dict()}, path)
 
 
-def load(path):
-    saved = torch.load(path, weights_only=True)
-    model = GPT(ModelConfig(**saved["config"]))
+def load(path, device="cpu"):
+    saved = torch.load(path, weights_only=True, map_location=device)
+    model = GPT(Config(**saved["config"])).to(device)
     model.load_state_dict(saved["weights"])
     return model.eval()

@@ -1,7 +1,7 @@
-"""AdamW and the learning rate over time.
+"""AdamW, clipping, and the learning rate over time.
 
-Written out instead of imported: torch.optim takes a second to import here (a tenth of the budget),
-and an optimiser that stands on one page is one that can be changed.
+Written out instead of imported: torch.optim takes a second to import here (a tenth of the budget
+of `tiny`), and an optimiser that stands on one page is one that can be changed.
 """
 
 import torch
@@ -10,11 +10,11 @@ import torch
 class AdamW:
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
 
-    def __init__(self, parameters, beta1, beta2, weight_decay, eps=1e-8):
+    def __init__(self, parameters, beta1, beta2, eps, weight_decay):
         self.parameters = list(parameters)
         self.beta1, self.beta2 = beta1, beta2
-        self.weight_decay = weight_decay
         self.eps = eps
+        self.weight_decay = weight_decay
         self.steps = 0
         self.mean = [torch.zeros_like(p) for p in self.parameters]
         self.square = [torch.zeros_like(p) for p in self.parameters]
@@ -36,8 +36,22 @@ class AdamW:
         torch._foreach_addcdiv_(self.parameters, self.mean, scale, -learning_rate / correction1)
 
 
-def schedule(step, steps, warmup):
-    """The factor on the learning rate at `step` of `steps`: a linear warm-up, then constant."""
+def clip_gradients(parameters, limit):
+    """Scales the gradients so that their joint norm is at most `limit`; returns the norm before.
+
+    It stays on the device: asking for its value would make every step wait for the GPU.
+    """
+    gradients = [p.grad for p in parameters]
+    length = torch.stack(torch._foreach_norm(gradients)).norm()
+    torch._foreach_mul_(gradients, (limit / (length + 1e-6)).clamp(max=1.0))
+    return length
+
+
+def schedule(step, progress, warmup, floor):
+    """The factor on the learning rate: a linear warm-up, then linear decay to floor / (1 + floor).
+
+    `progress` is the share of the time after the warm-up that has passed, 0 to 1.
+    """
     if step < warmup:
         return (step + 1) / warmup
-    return 1.0
+    return (floor + (1 - progress)) / (1 + floor)
