@@ -12,7 +12,8 @@ TORCH  ?= cpu
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
-	@echo "bench-NAME          A benchmark: overhead, discrimination, evaluation, patching, sandbox"
+	@echo "bench-NAME          A benchmark: overhead, discrimination, environments, evaluation,"
+	@echo "                    gpu, patching, sandbox"
 
 install: $(VENV)/.installed-$(TORCH) ## Create .venv and install everything (TORCH=cuda for a GPU)
 

@@ -1,11 +1,17 @@
-"""Can the `nanogpt` environment tell a good edit from a bad one?
+"""Can an environment tell a good edit from a bad one?
 
-    python benchmarks/discrimination.py [--seeds 5] [--parallel 2] [EDIT.diff ...]
+    python -m benchmarks.discrimination nanogpt [grpo] [--seeds 5] [--parallel 2]
+    python -m benchmarks.discrimination grpo --kind good --seeds 10
+    python -m benchmarks.discrimination nanogpt --sweep --seeds 3
 
-Measures the unmodified codebase and every edit of `tests/environments/nanogpt/` on the same seeds.
-Each is trained in a sandbox and scored by the sealed evaluation. Prints the mean paired difference
-to the baseline with Student's t and its two-sided p; the last line is JSON. One measurement takes
-about nine seconds of one core.
+Measures the unmodified codebase and every edit of `tests/environments/<name>/edits/` on the same
+seeds: those called `good_…` are expected to gain, `bad_…` to lose, `control_…` to do neither. They
+were written before they were measured, and those that fail to separate stay. Prints the mean
+paired difference to the baseline with Student's t and its two-sided p, better ones first, and
+writes all figures to `benchmarks/results/`; the last line is JSON.
+
+`--sweep` measures the values of a knob (the learning rate) instead: the baseline is to have the
+best of them, so that no edit gains by being a disguised learning rate.
 """
 
 from __future__ import annotations
@@ -13,127 +19,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import sys
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from assay.environments.bundle import write_tree
-from assay.environments.catalog import Environment
-from assay.environments.prepare import prepare_data
-from assay.evaluation import EvaluationRequest, evaluate_in_child, start_evaluation_server
+from assay.domain.metrics import Direction
 from assay.patching import apply_answer
-from assay.sandbox import (
-    Limits,
-    Mount,
-    SandboxSettings,
-    SandboxSpec,
-    choose_sandbox,
-    open_sandbox,
-)
-from services.worker.hardware import hardware_class, read_cpu
+from benchmarks.measuring import ROOT, Bench, Result, Tree, measure_all, opened_bench
 
-ROOT = Path(__file__).resolve().parent.parent
-PROFILE = "tiny"
-TITLES = ("val_loss", "spread", "difference", "t", "p", "CPU s")
-
-
-@dataclass(frozen=True)
-class Result:
-    """One measurement: the metric and what it cost, in CPU seconds."""
-
-    metric: float
-    train_seconds: float
-    evaluation_seconds: float
-
-
-@dataclass(frozen=True)
-class Bench:
-    """What all measurements share."""
-
-    environment: Environment
-    data: Path
-    hardware_class: str
-    settings: SandboxSettings
-
-    def measure(self, files: dict[str, str], seed: int) -> Result:
-        """Train and score a codebase once."""
-        with tempfile.TemporaryDirectory(dir=self.settings.scratch) as name:
-            folder = Path(name)
-            folder.chmod(0o755)
-            tree = {path: text.encode() for path, text in files.items()}
-            for copy in ("training", "codebase"):
-                write_tree(tree, folder / copy)
-            (folder / "out").mkdir()
-            seconds = self._train(folder, seed)
-            return self._score(folder, seed, seconds)
-
-    def _train(self, folder: Path, seed: int) -> float:
-        profile = self.environment.profile(PROFILE)
-        sandbox = open_sandbox(self.settings)
-        config = folder / "config.json"
-        budget = profile.budget.model_dump(exclude_none=True)
-        config.write_text(json.dumps({**profile.config, "budget": budget}))
-        code = Mount(folder / "training", "/work/codebase", writable=True)
-        data = Mount(self.data / "train", "/work/data")
-        out = Mount(folder / "out", "/work/out", writable=True)
-        settings = Mount(config, "/work/config.json")
-        env = {
-            "ASSAY_DATA": sandbox.path(data),
-            "ASSAY_OUT": sandbox.path(out),
-            "ASSAY_CONFIG": sandbox.path(settings),
-            "ASSAY_SEED": str(seed),
-            "ASSAY_PROFILE": PROFILE,
-            "ASSAY_HARDWARE_CLASS": self.hardware_class,
-            "ASSAY_THREADS": "1",
-            "ASSAY_SECONDS": str(profile.budget.seconds),
-            "OMP_NUM_THREADS": "1",
-        }
-        argv = (sys.executable, *self.environment.manifest.entry_points.train[1:])
-        limits = Limits(profile.budget.seconds, profile.memory_bytes)
-        with (folder / "log").open("w+") as log:
-            spec = SandboxSpec(
-                name="train",
-                argv=argv,
-                env=env,
-                mounts=(code, data, out, settings),
-                cwd=sandbox.path(code),
-                limits=limits,
-                stdout=log.fileno(),
-                stderr=log.fileno(),
-            )
-            ended = sandbox.start(spec).wait()
-            log.seek(0)
-            if ended.reason != "exited" or ended.code != 0:
-                raise SystemExit(f"training ended: {ended}\n{log.read()[-2000:]}")
-        return ended.cpu_seconds
-
-    def _score(self, folder: Path, seed: int, train_seconds: float) -> Result:
-        profile, manifest = self.environment.profile(PROFILE), self.environment.manifest
-        request = EvaluationRequest(
-            environment_dir=self.environment.folder,
-            config=profile.config,
-            predict=manifest.entry_points.predict,
-            codebase_dir=folder / "codebase",
-            artifact_dir=folder / "out",
-            held_out=self.data / "search",
-            seed=seed,
-            metric_name=manifest.metric.name,
-            sandbox=self.settings,
-            limits=Limits(profile.budget.evaluation_seconds, profile.memory_bytes),
-            seconds=profile.budget.evaluation_seconds,
-            profile=PROFILE,
-            hardware_class=self.hardware_class,
-        )
-        outcome = evaluate_in_child(request)
-        if outcome.metrics is None:
-            raise SystemExit(f"no result: {outcome.failure}")
-        metric = outcome.metrics[manifest.metric.name]
-        return Result(metric, train_seconds, outcome.cpu_seconds)
+RESULTS = ROOT / "benchmarks" / "results"
+ALPHA = 0.01
 
 
 def student_p(t: float, degrees: int) -> float:
@@ -156,90 +52,128 @@ def student_p(t: float, degrees: int) -> float:
     return 2 * total * width / 3
 
 
-def compare(values: list[float], baseline: list[float]) -> dict[str, float]:
-    """The paired difference to the baseline; negative is an improvement (a lower loss)."""
+def compare(values: Sequence[float], baseline: Sequence[float]) -> dict[str, float]:
+    """The paired difference to the baseline with t and p."""
     differences = [a - b for a, b in zip(values, baseline, strict=True)]
     spread = stdev(differences)
     mean = fmean(differences)
-    t = mean / (spread / math.sqrt(len(differences))) if spread else math.inf
+    t = mean / (spread / math.sqrt(len(differences))) if spread else math.copysign(1e9, mean)
     return {"difference": mean, "t": t, "p": student_p(t, len(differences) - 1)}
 
 
-def codebases(environment: Environment, edits: list[Path]) -> dict[str, dict[str, str]]:
-    """The baseline and every edit applied to it, by name."""
-    folder = environment.folder / "codebase"
-    base = {p.relative_to(folder).as_posix(): p.read_text() for p in sorted(folder.rglob("*.py"))}
-    made = {"baseline": base}
-    for edit in edits:
-        made[edit.stem] = apply_answer(base, edit.read_text()).files
-    return made
+def edited(base: Tree, folder: Path, kind: str = "") -> dict[str, Tree]:
+    """The codebase with each diff of a folder applied, by the diff's name, which begins so."""
+    paths = sorted(folder.glob(f"{kind}*.diff"))
+    return {path.stem: apply_answer(base, path.read_text()).files for path in paths}
 
 
-def report(results: dict[str, list[Result]]) -> dict[str, Any]:
-    """Print the table and return the figures."""
-    baseline = [r.metric for r in results["baseline"]]
-    print(f"\n{'edit':26}", *(f"{title:>10}" for title in TITLES))
+def swept(bench: Bench, knob_name: str) -> dict[str, Tree]:
+    """The codebase with each value of a knob, the baseline's included."""
+    (knob,) = [k for k in bench.environment.manifest.knobs if k.name == knob_name]
+    kept = knob.line[: knob.line.rindex(" ") + 1]
+    trees = {f"{knob_name}={knob.line[len(kept) :]} (baseline)": bench.baseline}
+    for value in knob.values:
+        files = dict(bench.baseline)
+        files[knob.file] = files[knob.file].replace(f"{knob.line}\n", f"{kept}{value}\n")
+        trees[f"{knob_name}={value}"] = files
+    return trees
+
+
+def figures_of(bench: Bench, results: Mapping[str, list[Result]]) -> dict[str, Any]:
+    """Per codebase: values, mean, spread, cost, paired difference to the first, and verdict."""
+    name = bench.metric_name
+    better = -1 if bench.environment.manifest.metric.direction is Direction.MINIMIZE else 1
+    first = next(iter(results.values()))
+    if failed := next((r.error for r in first if r.error), ""):
+        raise SystemExit(f"the baseline has no result: {failed}")
+    baseline = [r.metrics[name] for r in first]
     figures: dict[str, Any] = {}
-    for name, measured in results.items():
-        values = [r.metric for r in measured]
+    for place, (edit, measured) in enumerate(results.items()):
+        failed = [r.error for r in measured if name not in r.metrics]
         cost = fmean(r.train_seconds + r.evaluation_seconds for r in measured)
-        figures[name] = {"mean": fmean(values), "spread": stdev(values), "values": values}
-        row = [f"{fmean(values):.4f}", f"{stdev(values):.4f}", "", "", ""]
-        if name != "baseline":
-            figures[name] |= (paired := compare(values, baseline))
-            row[2:] = [f"{paired['difference']:+.4f}", f"{paired['t']:.1f}", f"{paired['p']:.0e}"]
-        print(f"{name:26}", *(f"{cell:>10}" for cell in [*row, f"{cost:.1f}"]))
+        figures[edit] = row = {"cpu_seconds": round(cost, 1)}
+        if failed:
+            row |= {"failed": len(failed), "error": failed[0][:300]}
+            continue
+        values = [r.metrics[name] for r in measured]
+        row |= {"mean": fmean(values), "spread": stdev(values), "values": values}
+        if place:
+            row |= compare(values, baseline)
+            row["separates"] = _separates(edit, better * row["difference"], row["p"])
     return figures
 
 
-def measure_all(
-    bench: Bench, trees: dict[str, dict[str, str]], seeds: int, parallel: int
-) -> dict[str, list[Result]]:
-    """Every codebase on seeds 0, 1, …; prints each result as it comes."""
-    jobs = [(name, files, seed) for name, files in trees.items() for seed in range(seeds)]
-    results: dict[str, list[Result]] = {}
-    with ThreadPoolExecutor(parallel) as pool:
-        measured = pool.map(lambda job: bench.measure(job[1], job[2]), jobs)
-        for (name, _, seed), result in zip(jobs, measured, strict=True):
-            results.setdefault(name, []).append(result)
-            print(
-                f"{name} seed {seed}: {result.metric:.4f} "
-                f"(CPU: training {result.train_seconds:.1f} s, "
-                f"evaluation {result.evaluation_seconds:.1f} s)",
-                flush=True,
+def _separates(edit: str, gain: float, p: float) -> bool | None:
+    """Whether it went significantly the way its name says; None where none is foretold."""
+    kind = edit.split("_")[0]
+    if kind not in ("good", "bad"):
+        return None
+    return p < ALPHA and (gain > 0) == (kind == "good")
+
+
+def table_of(figures: Mapping[str, Any], metric: str) -> str:
+    """The figures as a Markdown table, as they are shown in the environments' READMEs."""
+    lines = [f"| edit | {metric} | spread | difference | t | p | CPU s | |", "|---" * 8 + "|"]
+    for name, row in figures.items():
+        cells = [name.replace("_", " ")]
+        if "mean" not in row:
+            cells += ["", "", "", "", "", f"{row['cpu_seconds']}", f"failed: {row['failed']}"]
+        else:
+            cells += [f"{row['mean']:.4f}", f"{row['spread']:.4f}"]
+            paired = "difference" in row
+            cells += (
+                [f"{row['difference']:+.4f}", f"{row['t']:.1f}", f"{row['p']:.0e}"]
+                if paired
+                else ["", "", ""]
             )
-    return results
+            word = {True: "yes", False: "**no**", None: ""}[row.get("separates")]
+            cells += [f"{row['cpu_seconds']}", word]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def run(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure one environment, print its table, store its figures."""
+    with opened_bench(name, arguments.profile) as bench:
+        if arguments.sweep:
+            trees = swept(bench, arguments.knob)
+        else:
+            folder = ROOT / "tests" / "environments" / name / "edits"
+            trees = {"baseline": bench.baseline} | edited(bench.baseline, folder, arguments.kind)
+        wanted = range(arguments.seeds)
+        store = ROOT / ".assay" / "measured.jsonl"
+        results = measure_all(bench, trees, wanted, parallel=arguments.parallel, store=store)
+        figures = figures_of(bench, results)
+    print(table_of(figures, bench.metric_name), flush=True)
+    name_of_run = "sweep" if arguments.sweep else "discrimination"
+    summary = {
+        "name": name_of_run,
+        "environment": bench.environment.id,
+        "profile": arguments.profile,
+        "hardware_class": bench.hardware_class,
+        "seeds": arguments.seeds,
+        "good": sum(r.get("separates") is True for n, r in figures.items() if n[:4] == "good"),
+        "bad": sum(r.get("separates") is True for n, r in figures.items() if n[:3] == "bad"),
+        "alternative": "the unmodified codebase on the same seeds",
+    }
+    RESULTS.mkdir(exist_ok=True)
+    parts = [name_of_run, name, arguments.kind, bench.hardware_class]
+    path = RESULTS / f"{'-'.join(filter(None, parts))}.json"
+    path.write_text(json.dumps({**summary, "figures": figures}, indent=1) + "\n")
+    return summary
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("edits", nargs="*", type=Path)
+    parser.add_argument("environments", nargs="*", default=["nanogpt", "grpo"])
+    parser.add_argument("--profile", default="tiny")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--parallel", type=int, default=1)
-    parser.add_argument("--sandbox", default="auto", choices=["auto", "bubblewrap", "subprocess"])
-    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "assay")
+    parser.add_argument("--parallel", type=int, default=2)
+    parser.add_argument("--kind", default="", help="only edits called so: good or bad")
+    parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--knob", default="learning_rate")
     arguments = parser.parse_args()
-    edits = arguments.edits or sorted((ROOT / "tests/environments/nanogpt").glob("*.diff"))
-    environment = Environment.load(ROOT / "environments/nanogpt")
-    with tempfile.TemporaryDirectory(prefix="assay-bench-") as scratch:
-        os.chmod(scratch, 0o755)
-        settings, reason = choose_sandbox(arguments.sandbox, Path(scratch))
-        print(f"sandbox: {reason}")
-        data = prepare_data(environment, PROFILE, arguments.cache)
-        bench = Bench(environment, data, hardware_class(read_cpu()), settings)
-        start_evaluation_server()
-        trees = codebases(environment, edits)
-        results = measure_all(bench, trees, arguments.seeds, arguments.parallel)
-    figures = report(results)
-    summary = {
-        "name": "discrimination",
-        "environment": environment.name,
-        "hardware_class": bench.hardware_class,
-        "seeds": arguments.seeds,
-        "edits": figures,
-        "alternative": "the unmodified codebase on the same seeds",
-    }
-    print(json.dumps(summary))
+    print(json.dumps([run(name, arguments) for name in arguments.environments]))
 
 
 if __name__ == "__main__":

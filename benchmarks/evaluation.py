@@ -150,7 +150,7 @@ def untrained(environment: Environment, folder: Path) -> None:
     (folder / "artifact").mkdir()
     for path in (environment.folder / "codebase").glob("*.py"):
         (folder / "codebase" / path.name).write_bytes(path.read_bytes())
-    code = "import sys, model; model.save(model.GPT(model.ModelConfig()), sys.argv[1])"
+    code = "import sys, config, model; model.save(model.GPT(config.Tiny(256)), sys.argv[1])"
     subprocess.run(
         [sys.executable, "-c", code, str(folder / "artifact" / "model.pt")],
         cwd=folder / "codebase",
@@ -164,7 +164,7 @@ def tiny(folder: Path, settings: SandboxSettings, cache: Path) -> dict[str, floa
     untrained(environment, folder)
     config = environment.profile("tiny").config
     held_out = prepare_data(environment, "tiny", cache) / "search"
-    text = np.fromfile(held_out / "text.bin", dtype=np.uint8)
+    text = np.fromfile(held_out / "val_000000.bin", dtype="<u2", offset=1024)
     length, count = int(config["window"]), int(config["windows"])
     starts = np.arange(count) * (len(text) // count)
     windows = text[starts[:, None] + np.arange(length + 1)]

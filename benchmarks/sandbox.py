@@ -67,6 +67,19 @@ class Traces:
         return {name: count - getattr(before, name) for name, count in vars(self).items()}
 
 
+def control_groups(prefix: str) -> list[Path]:
+    """Control groups by the beginning of their name.
+
+    `os.walk` goes on when a group of somebody else is removed under it; `Path.glob` does not.
+    """
+    return [
+        Path(folder) / name
+        for folder, names, _ in os.walk("/sys/fs/cgroup")
+        for name in names
+        if name.startswith(prefix)
+    ]
+
+
 def traces(scratch: Path, mark: str) -> Traces:
     """Count what is on this host now."""
     processes = 0
@@ -76,7 +89,7 @@ def traces(scratch: Path, mark: str) -> Traces:
         except OSError:
             continue
     mounts = Path("/proc/self/mountinfo").read_text().count(str(scratch))
-    groups = sum(1 for _ in Path("/sys/fs/cgroup").glob(f"**/assay-{os.getpid()}-*"))
+    groups = len(control_groups(f"assay-{os.getpid()}-"))
     stages = sum(len(list(Path(p).glob(f"assay-*-{os.getpid()}-*"))) for p in PARENTS)
     own = sum(1 for path in scratch.rglob("*"))
     listed = subprocess.run(

@@ -12,6 +12,7 @@ import pytest
 from assay.sandbox import Mount, SandboxError, interpreter_mounts
 from assay.sandbox.ownership import take_back
 from assay.sandbox.staging import staging_folder, sweep_staging, traversable
+from benchmarks.sandbox import control_groups
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root changes users")
 
@@ -21,7 +22,7 @@ def leftovers() -> list[str]:
     own = f"-{os.getpid()}-"
     found = [str(path) for path in Path("/run").glob(f"assay-stage{own}*")]
     found += [str(path) for path in Path("/tmp").glob(f"assay-stage{own}*")]
-    found += [str(path) for path in Path("/sys/fs/cgroup").rglob(f"assay{own}*")]
+    found += [str(path) for path in control_groups(f"assay{own}")]
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     return found + [line for line in mounts if "assay-stage" in line]
 

@@ -14,6 +14,7 @@ import pytest
 from assay.sandbox import Limits, Mount, SandboxError, SandboxSettings, SandboxSpec, choose_sandbox
 from assay.sandbox.bubblewrap import BubblewrapSandbox
 from assay.sandbox.cgroups import ControlGroups, Hierarchies
+from benchmarks.sandbox import control_groups
 
 pytestmark = pytest.mark.bubblewrap
 
@@ -176,7 +177,7 @@ def test_programs_die_with_a_killed_worker(
     assert host_processes(mark) == []
     choose_sandbox("bubblewrap", tmp_path)
     left = list(Path("/run").glob(f"assay-stage-{worker.pid}-*"))
-    left += list(Path("/sys/fs/cgroup").rglob(f"assay-{worker.pid}-*"))
+    left += control_groups(f"assay-{worker.pid}-")
     assert left == []
 
 

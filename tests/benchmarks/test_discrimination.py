@@ -1,0 +1,90 @@
+"""The arithmetic of the discrimination table, and that stored results are told apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.environments.catalog import Environment
+from assay.sandbox import SandboxSettings
+from benchmarks.discrimination import compare, figures_of, student_p, swept, table_of
+from benchmarks.measuring import ROOT, Bench, Result, Store
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    environment = Environment.load(ROOT / "environments" / "toy")
+    settings = SandboxSettings("subprocess", scratch=tmp_path)
+    return Bench(environment, "tiny", tmp_path, "cpu", settings)
+
+
+@pytest.mark.parametrize(
+    ("t", "degrees", "p"), [(2.776, 4, 0.05), (4.604, 4, 0.01), (-3.250, 9, 0.01), (0.0, 4, 1.0)]
+)
+def test_p_is_that_of_the_tables(t: float, degrees: int, p: float) -> None:
+    assert student_p(t, degrees) == pytest.approx(p, rel=1e-3)
+
+
+def test_differences_are_paired() -> None:
+    found = compare([1.1, 2.1, 3.2], [1.0, 2.0, 3.0])
+    assert found["difference"] == pytest.approx(0.4 / 3)
+    assert found["t"] == pytest.approx(4.0)
+
+
+def results(bench: Bench, *values: float) -> list[Result]:
+    return [Result({bench.metric_name: v}, "", 1.0, 0.5) for v in values]
+
+
+def test_an_edit_separates_if_it_does_what_its_name_says(bench: Bench) -> None:
+    base = [3.0, 3.1, 2.9, 3.0]
+    # `toy` is maximised.
+    better = [v + 1 + i / 50 for i, v in enumerate(base)]
+    worse = [v - 1 + i / 50 for i, v in enumerate(base)]
+    measured = {
+        "baseline": results(bench, *base),
+        "good_one": results(bench, *better),
+        "good_loser": results(bench, *worse),
+        "bad_one": results(bench, *worse),
+        "bad_noise": results(bench, 3.1, 3.0, 2.9, 3.0),
+        "control_x": results(bench, *better),
+        "bad_broken": [Result({}, "crashed", 0.0, 0.0)] * 4,
+    }
+    figures = figures_of(bench, measured)
+    assert {name: row.get("separates") for name, row in figures.items()} == {
+        "baseline": None, "good_one": True, "good_loser": False, "bad_one": True,
+        "bad_noise": False, "control_x": None, "bad_broken": None,
+    }  # fmt: skip
+    shown = table_of(figures, bench.metric_name).splitlines()
+    assert len(shown) == 2 + len(measured)
+    assert "**no**" in shown[4]
+    assert "failed: 4" in shown[-1]
+
+
+def test_a_sweep_has_the_baseline_and_every_value_of_the_knob(bench: Bench) -> None:
+    knob = bench.environment.manifest.knobs[0]
+    trees = swept(bench, knob.name)
+    assert len(trees) == 1 + len(knob.values)
+    assert len({tree[knob.file] for tree in trees.values()}) == len(trees)
+
+
+def test_results_are_kept_by_codebase_seed_and_what_measures(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def measure(self: Bench, files: Any, seed: int) -> Result:
+        asked.append(seed)
+        return results(bench, float(seed))[0]
+
+    monkeypatch.setattr(Bench, "measure", measure)
+    path = tmp_path / "measured.jsonl"
+    for _ in range(2):
+        store = Store(path, bench)
+        assert store.measure(bench, bench.baseline, 1).metrics == {bench.metric_name: 1.0}
+        assert store.measure(bench, bench.baseline, 2).metrics == {bench.metric_name: 2.0}
+    assert asked == [1, 2]
+    other = Bench(bench.environment, "tiny", tmp_path, "cpu-amx", bench.settings)
+    Store(path, other).measure(other, bench.baseline, 1)
+    assert asked == [1, 2, 1]
