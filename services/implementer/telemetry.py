@@ -60,7 +60,7 @@ def read_log(
     for chunk_offset, chunk in chunks:
         if chunk_offset > position:
             break
-        new = chunk[position - chunk_offset :]
+        new = (chunk or b"")[position - chunk_offset :]
         data, position = data + new, position + len(new)
     data = data[:limit]
     return LogReading(data, offset + len(data), ended=False)

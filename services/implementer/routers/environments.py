@@ -85,7 +85,7 @@ def measure_baseline(
             request.profile,
             hardware_class,
             sorted(set(request.seeds)),
-            Terms(owner, needs_isolation=False),
+            Terms(owner, context.db.now(session), needs_isolation=False),
         )
         return _body(session, environment, request.profile, hardware_class)
 

@@ -27,6 +27,21 @@ from assay.domain.states import FailureStage
 Token = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 
 
+class Device(Request):
+    """A GPU, or a part of one: a slot."""
+
+    uuid: ShortName
+    name: Name = "unknown"
+    memory_bytes: int = Field(0, ge=0, le=MAX_INTEGER)
+
+
+class HeldAttempt(Request):
+    """An attempt the worker holds."""
+
+    attempt: Text
+    lease_token: Token
+
+
 class WorkerRegistration(Request):
     """A worker that has started. A new `incarnation` means that nothing of the old one lives."""
 
@@ -40,6 +55,11 @@ class WorkerRegistration(Request):
     isolated: bool
     guarantees: dict[Text, bool] = {}
     info: JsonObject = {}
+    devices: list[Device] = []
+    version: str = Field("", max_length=64, description="Of the worker's software.")
+    adopted: list[HeldAttempt] = Field(
+        [], description="Attempts of the old incarnation that still run and are looked after."
+    )
 
 
 class WorkerBody(Resource):
@@ -56,15 +76,16 @@ class WorkerBody(Resource):
     sandbox: str
     isolated: bool
     guarantees: dict[str, bool]
+    devices: list[Device] = []
+    usable_gpus: int = 0
+    version: str = ""
+    draining: bool = False
+    cordoned_until: datetime | None = Field(
+        None, description="Until when it gets no new work, after repeated failures of its own."
+    )
+    cordon_reason: str | None = None
     running: list[str] = Field(description="Live attempts.")
     last_seen_at: datetime
-
-
-class HeldAttempt(Request):
-    """An attempt the worker holds."""
-
-    attempt: Text
-    lease_token: Token
 
 
 class SyncRequest(Request):
@@ -73,6 +94,9 @@ class SyncRequest(Request):
     incarnation: Name
     held: list[HeldAttempt] = []
     draining: bool = False
+    usable_gpus: int | None = Field(
+        None, ge=0, le=1 << 20, description="GPUs in good health; without it, all."
+    )
     wait_seconds: float = Field(0, ge=0, le=30, description="Wait this long for new work.")
 
 
@@ -102,6 +126,9 @@ class AttemptSpec(Resource):
     cpus: int
     gpus: int
     memory_bytes: int
+    bound_seconds: float = Field(
+        0, description="From claim to end at the longest; then the attempt is lost. 0: no bound."
+    )
     needs_isolation: bool = Field(
         True, description="A worker that does not isolate code gives this attempt back."
     )
@@ -127,6 +154,20 @@ class LeaseRequest(Request):
     lease_token: Token
 
 
+class ClaimRequest(LeaseRequest):
+    """An attempt is taken, with the GPUs it will use."""
+
+    devices: list[ShortName] = []
+
+
+class SystemPoint(Request):
+    """What an attempt used, `seconds` after its start."""
+
+    seq: int = Field(ge=0, le=2**31 - 1)
+    seconds: float = Field(ge=0, le=1e9)
+    values: dict[ShortName, float]
+
+
 class Point(Request):
     """A line of the codebase's metrics file."""
 
@@ -144,11 +185,26 @@ class LogPiece(Request):
 
 
 class ProgressRequest(LeaseRequest):
-    """New log bytes and curve points, and how far the attempt is. Repeating changes nothing."""
+    """New log bytes and points, and how far the attempt is. Repeating changes nothing."""
 
     state: Literal["running", "finalizing"] | None = None
     logs: list[LogPiece] = []
     points: list[Point] = []
+    system: list[SystemPoint] = []
+
+
+class UploadRequest(LeaseRequest):
+    """A file is about to be stored."""
+
+    bytes: int = Field(ge=0, le=MAX_INTEGER)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class UploadTarget(Resource):
+    """Where to PUT a file, with which headers; without a URL, to the API itself."""
+
+    url: str | None = None
+    headers: dict[str, str] = {}
 
 
 class ManifestEntry(Request):
@@ -167,6 +223,7 @@ class FinishRequest(LeaseRequest):
 
     logs: list[LogPiece] = []
     points: list[Point] = []
+    system: list[SystemPoint] = []
     state: Literal["succeeded", "failed", "cancelled"]
     failure: FailureBody | None = None
     infrastructure: bool = Field(

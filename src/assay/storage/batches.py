@@ -56,7 +56,7 @@ def create(
         request.profile,
         hardware_class,
         list(range(request.options.baseline_seeds)),
-        Terms(owner, request.options.priority, needs_isolation=False),
+        Terms(owner, now, request.options.priority, needs_isolation=False),
     )
     return batch.id
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 
 from sqlalchemy import Select, func, select, update
@@ -42,6 +43,7 @@ class Work:
     ideator: str | None
     options: BatchOptions
     idea: str
+    submitted_at: datetime
 
 
 def begin(db: Database, session: Session, experiment_id: str) -> Work | None:
@@ -73,6 +75,7 @@ def begin(db: Database, session: Session, experiment_id: str) -> Work | None:
         ideator=batch.ideator,
         options=BatchOptions.model_validate(batch.options),
         idea=idea.text,
+        submitted_at=batch.created_at,
     )
 
 
@@ -191,7 +194,7 @@ def succeed(db: Database, session: Session, work: Work, winner: int, codebase: s
     isolated = needs_isolation(
         work.executor, work.ideator, allow_unisolated=work.options.allow_unisolated
     )
-    terms = Terms(work.owner, work.options.priority, isolated)
+    terms = Terms(work.owner, work.submitted_at, work.options.priority, isolated)
     wanted = [
         measurements.request(
             db,

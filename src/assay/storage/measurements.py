@@ -20,7 +20,7 @@ from assay.domain.states import (
     MeasurementKind,
     MeasurementState,
 )
-from assay.storage import experiments, schema
+from assay.storage import experiments, schema, shapes
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post
 from assay.storage.rows import changed, insert_missing
@@ -50,6 +50,7 @@ class Terms:
     """On which terms a measurement is asked for."""
 
     owner: str
+    batch_at: datetime
     priority: int = 0
     needs_isolation: bool = True
 
@@ -106,10 +107,12 @@ def request(
         .execution_options(populate_existing=True)
     ).one_or_none()
     if latest is not None and not (_is_void(latest) or _is_doubtful(session, latest, terms)):
-        latest.needs_isolation |= terms.needs_isolation
+        if terms.needs_isolation and not latest.needs_isolation:
+            latest.needs_isolation = True
+            latest.shape_id = shapes.of(session, latest, profile)
         return latest.id
     replicate = 0 if latest is None else latest.replicate + 1
-    row = _queued(identity, profile, terms, replicate, db.now(session))
+    row = _queued(session, identity, profile, terms, replicate, db.now(session))
     inserted = insert_missing(session, schema.Measurement, [row])
     post(db, session, Topic.SCHEDULE, "queue")
     if inserted:
@@ -123,9 +126,18 @@ def request(
 
 
 def _queued(
-    identity: Identity, profile: Profile, terms: Terms, replicate: int, now: datetime
+    session: Session,
+    identity: Identity,
+    profile: Profile,
+    terms: Terms,
+    replicate: int,
+    now: datetime,
 ) -> dict[str, Any]:
     return {
+        "shape_id": shapes.find(
+            session, identity.hardware_class, profile, needs_isolation=terms.needs_isolation
+        ),
+        "batch_at": terms.batch_at,
         "id": new_id("mea"),
         "kind": identity.kind.value,
         "codebase_id": identity.codebase,

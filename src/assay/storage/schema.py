@@ -184,6 +184,8 @@ class Implementation(Base):
     codebase_id: Mapped[str | None] = mapped_column(ForeignKey("codebase.id"))
     winner: Mapped[int | None]
     faults: Mapped[int] = mapped_column(default=0)
+    holder: Mapped[str | None] = mapped_column(Id)
+    lease_expires_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
 
@@ -215,6 +217,34 @@ class Sample(Base):
     finished_at: Mapped[datetime | None]
 
 
+class Shape(Base):
+    """What measurements need of a worker, and for how long: few rows, so that a scheduler can look
+    at the head of the queue of each instead of at the queue."""
+
+    __tablename__ = "shape"
+    __table_args__ = (
+        UniqueConstraint(
+            "hardware_class",
+            "cpus",
+            "gpus",
+            "memory_bytes",
+            "needs_isolation",
+            "budget_seconds",
+            "bound_seconds",
+            name="uq_shape",
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    hardware_class: Mapped[str] = mapped_column(Id)
+    cpus: Mapped[int]
+    gpus: Mapped[int]
+    memory_bytes: Mapped[int] = mapped_column(BigInteger)
+    needs_isolation: Mapped[bool]
+    budget_seconds: Mapped[float]
+    bound_seconds: Mapped[float]
+
+
 class Measurement(Base):
     """One scored execution of a codebase."""
 
@@ -231,10 +261,12 @@ class Measurement(Base):
             name="uq_measurement_identity",
         ),
         Index(
-            "ix_measurement_queued",
-            "hardware_class",
-            "priority",
+            "ix_measurement_queue",
+            "shape_id",
+            text("priority DESC"),
+            "batch_at",
             "queued_at",
+            "id",
             sqlite_where=text("state = 'queued'"),
             postgresql_where=text("state = 'queued'"),
         ),
@@ -257,6 +289,9 @@ class Measurement(Base):
     gpus: Mapped[int]
     memory_bytes: Mapped[int] = mapped_column(BigInteger)
     budget_seconds: Mapped[float]
+    shape_id: Mapped[str | None] = mapped_column(Id)
+    batch_at: Mapped[datetime | None]
+    not_before: Mapped[datetime | None]
     infrastructure_failures: Mapped[int] = mapped_column(default=0)
     cancel_requested: Mapped[bool] = mapped_column(default=False)
     created_at: Mapped[datetime]
@@ -294,6 +329,12 @@ class Worker(Base):
     guarantees: Mapped[dict[str, Any]]
     info: Mapped[dict[str, Any]]
     draining: Mapped[bool] = mapped_column(default=False)
+    usable_gpus: Mapped[int] = mapped_column(default=0)
+    devices: Mapped[list[Any]] = mapped_column(default=list)
+    version: Mapped[str] = mapped_column(Id, default="")
+    cordoned_until: Mapped[datetime | None]
+    cordon_reason: Mapped[str | None] = mapped_column(Text)
+    cordons: Mapped[int] = mapped_column(default=0)
     last_seen_at: Mapped[datetime]
 
 
@@ -320,6 +361,19 @@ class Attempt(Base):
             sqlite_where=text("released_at IS NULL"),
             postgresql_where=text("released_at IS NULL"),
         ),
+        Index(
+            "ix_attempt_live",
+            "lease_expires_at",
+            sqlite_where=text(LIVE_ATTEMPT_SQL),
+            postgresql_where=text(LIVE_ATTEMPT_SQL),
+        ),
+        Index(
+            "ix_attempt_infrastructure",
+            "worker_id",
+            "finished_at",
+            sqlite_where=text("infrastructure"),
+            postgresql_where=text("infrastructure"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -333,6 +387,12 @@ class Attempt(Base):
     cpus: Mapped[int]
     gpus: Mapped[int]
     memory_bytes: Mapped[int] = mapped_column(BigInteger)
+    bound_seconds: Mapped[float] = mapped_column(default=0.0)
+    devices: Mapped[list[Any]] = mapped_column(default=list)
+    infrastructure: Mapped[bool] = mapped_column(default=False)
+    rings: Mapped[int] = mapped_column(default=0)
+    rung_at: Mapped[datetime | None]
+    deadline_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
@@ -384,15 +444,28 @@ class CurvePoint(Base):
     values: Mapped[dict[str, Any]]
 
 
+class SystemPoint(Base):
+    """What a worker saw an attempt use: processor, memory, GPUs."""
+
+    __tablename__ = "system_point"
+
+    attempt_id: Mapped[str] = mapped_column(ForeignKey("attempt.id"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    seconds: Mapped[float]
+    values: Mapped[dict[str, Any]]
+
+
 class LogChunk(Base):
-    """Log bytes at an offset of a stream."""
+    """Log bytes at an offset of a stream: in the row, or in the object store under `key`."""
 
     __tablename__ = "log_chunk"
 
     attempt_id: Mapped[str] = mapped_column(ForeignKey("attempt.id"), primary_key=True)
     stream: Mapped[str] = mapped_column(State, primary_key=True)
     byte_offset: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    data: Mapped[bytes] = mapped_column(LargeBinary)
+    size: Mapped[int] = mapped_column(default=0)
+    data: Mapped[bytes | None] = mapped_column(LargeBinary)
+    key: Mapped[str | None] = mapped_column(String(256))
 
 
 class Event(Base):

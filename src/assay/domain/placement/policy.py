@@ -7,43 +7,9 @@ slots; a measurement goes to the fitting worker it fills most (best fit) or wait
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-
-@dataclass(frozen=True)
-class Demand:
-    """A queued measurement and what it needs. `queued_at` is seconds on any common clock."""
-
-    measurement: str
-    cpus: int
-    gpus: int
-    memory_bytes: int
-    hardware_class: str
-    priority: int = 0
-    budget_seconds: float = 0.0
-    queued_at: float = 0.0
-    needs_isolation: bool = True
-    avoid_workers: frozenset[str] = field(default_factory=frozenset)
-
-
-@dataclass(frozen=True)
-class Supply:
-    """A worker and what is free on it."""
-
-    worker: str
-    cpus: int
-    gpus: int
-    memory_bytes: int
-    hardware_class: str
-    isolated: bool
-
-
-@dataclass(frozen=True)
-class Placement:
-    """A decision: this measurement on this worker."""
-
-    measurement: str
-    worker: str
+from assay.domain.placement.types import Demand, Placement, Supply
 
 
 def _fits(demand: Demand, supply: Supply) -> bool:
