@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias
+
+# A hardware class, and GPUs; without a GPU, CPUs as a negative number.
+Size: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -10,8 +16,8 @@ class Demand:
     """A queued measurement and what it needs.
 
     `budget_seconds` is what its training may take and orders the queue; `bound_seconds` is the
-    longest time it can hold its resources, and is enforced. `batch_at` is when the batch that
-    first asked for it was submitted.
+    longest time it can hold its resources, and is enforced (0: unknown, taken as for ever).
+    `batch_at` is when the batch that first asked for it was submitted.
     """
 
     measurement: str
@@ -26,6 +32,11 @@ class Demand:
     queued_at: float = 0.0
     needs_isolation: bool = True
     avoid_workers: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def size(self) -> Size:
+        """By what it takes turns with others."""
+        return (self.hardware_class, size_of(self))
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,80 @@ class Supply:
     starting: int = 0
     running: tuple[Occupancy, ...] = ()
 
+    @cached_property
+    def ends(self) -> tuple[Occupancy, ...]:
+        """What runs, in the order in which it ends at the latest."""
+        return tuple(sorted(self.running, key=_end))
+
+    @cached_property
+    def held(self) -> dict[int, int]:
+        """How much runs, by size (see `size_of`): GPUs, or CPUs where no GPU is held."""
+        held: dict[int, int] = {}
+        for each in self.running:
+            size = size_of(each)
+            held[size] = held.get(size, 0) + abs(size)
+        return held
+
+    @cached_property
+    def total(self) -> tuple[int, int]:
+        """CPUs and GPUs of the worker, free or not."""
+        return (
+            self.cpus + sum(each.cpus for each in self.running),
+            self.gpus + sum(each.gpus for each in self.running),
+        )
+
+    @cached_property
+    def _free_at(self) -> dict[tuple[int, int, int], float | None]:
+        return {}
+
+    def free_at(self, gpus: int, cpus: int, memory_bytes: int) -> float | None:
+        """When so much is free at the latest, 0 if it is free now; None if it never is."""
+        known, key = self._free_at, (gpus, cpus, memory_bytes)
+        if key not in known:
+            lack = (gpus - self.gpus, cpus - self.cpus, memory_bytes - self.memory_bytes)
+            known[key] = when_free(lack, self.ends, 0.0)
+        return known[key]
+
+
+def when_free(lack: tuple[int, int, int], ends: Iterable[Occupancy], now: float) -> float | None:
+    """When enough has ended to make up for lacking GPUs, CPUs and memory; None if never."""
+    gpus, cpus, memory = lack
+    if gpus <= 0 and cpus <= 0 and memory <= 0:
+        return now
+    for each in ends:
+        gpus -= each.gpus
+        cpus -= each.cpus
+        memory -= each.memory_bytes
+        if gpus <= 0 and cpus <= 0 and memory <= 0:
+            return each.until
+    return None
+
+
+def _end(occupancy: Occupancy) -> tuple[float, int, int, int]:
+    return (occupancy.until, occupancy.gpus, occupancy.cpus, occupancy.memory_bytes)
+
+
+def size_of(what: Demand | Occupancy) -> int:
+    """GPUs; without a GPU, CPUs as a negative number."""
+    return what.gpus or -what.cpus
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Limits of one decision.
+
+    `reservations` is how many measurements of one size may hold back resources at once.
+    `patience` is for how many of its own bounds a measurement lets larger ones go first.
+    `grain_seconds` is by how much a reservation may be late, so that the second half of a wave of
+    starts still fits before it; never for one whose size was not served since it was queued.
+    """
+
+    starting_per_worker: int = 4
+    placements: int = 128
+    reservations: int = 8
+    patience: float = 1.0
+    grain_seconds: float = 120.0
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -62,3 +147,20 @@ class Placement:
 
     measurement: str
     worker: str
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """Resources of a worker held back for a measurement, which can start there by `at`."""
+
+    measurement: str
+    worker: str
+    at: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The decisions of one moment; reservations are made anew every time."""
+
+    placements: tuple[Placement, ...] = ()
+    reservations: tuple[Reservation, ...] = ()

@@ -1,0 +1,1 @@
+"""The placement policy on a virtual clock, beside simpler ones."""
