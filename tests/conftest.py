@@ -18,6 +18,7 @@ from assay.environments.catalog import Catalog
 from assay.sandbox import SandboxUnavailable, choose_sandbox
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
+from tests.s3_server import FaultyS3, s3_server
 
 POSTGRES = os.environ.get(
     "ASSAY_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
@@ -42,7 +43,13 @@ def postgres() -> Iterator[Database]:
     yield from _postgres()
 
 
-def _postgres() -> Iterator[Database]:
+@pytest.fixture
+def unmigrated() -> Iterator[Database]:
+    """An empty database on Postgres, without a schema."""
+    yield from _postgres(migrate=False)
+
+
+def _postgres(*, migrate: bool = True) -> Iterator[Database]:
     name = f"assay_test_{uuid.uuid4().hex[:12]}"
     admin = create_engine(POSTGRES, isolation_level="AUTOCOMMIT")
     try:
@@ -53,7 +60,8 @@ def _postgres() -> Iterator[Database]:
         missing(f"no Postgres at {POSTGRES} (set ASSAY_TEST_POSTGRES): {error.orig}")
     database = Database(str(admin.url.set(database=name)))
     try:
-        database.migrate()
+        if migrate:
+            database.migrate()
         yield database
     finally:
         database.dispose()
@@ -102,6 +110,24 @@ def require_bubblewrap() -> None:
 def store(tmp_path: Path) -> LocalStore:
     """An empty object store."""
     return LocalStore(tmp_path / "objects")
+
+
+@pytest.fixture(scope="session")
+def s3_url() -> Iterator[str]:
+    """The address of an S3 server, shared by the tests of a process."""
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture
+def faulty_s3(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
+    """The S3 server behind a proxy that makes it fail on demand, and credentials for it."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    proxy = FaultyS3(s3_url)
+    yield proxy
+    proxy.close()
 
 
 TRAIN = """\

@@ -1,7 +1,7 @@
 """The scheduler: on its clock it matches queued measurements to free resources.
 
-One leader at a time, by a lease with an epoch in the database; every assignment is made in a
-transaction that checks the epoch, so a leader that was paused cannot act on what it saw before.
+One leader at a time, by a lease with an epoch in the database; everything it writes is written in
+a transaction that checks the epoch, so a leader that was paused cannot act on what it saw before.
 """
 
 from __future__ import annotations
@@ -9,21 +9,28 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.orm import Session
 
 from assay.domain.errors import AssayError, Fenced
 from assay.domain.ids import new_id
-from assay.domain.placement import place
-from assay.storage import attempts, leader, measurements, workers
+from assay.domain.placement import Demand, Placement, Size, place
+from assay.storage import assignments, expiry, leader, shapes
 from assay.storage.database import Database
+from services.scheduler.reconcile import Reconciler
 from services.scheduler.settings import SchedulerSettings
-from services.scheduler.state import demands, supplies
+from services.scheduler.state import View, can_start, demands, supplies, view
+from services.scheduler.ticks import Ticks
 
 log = logging.getLogger(__name__)
+#: How often measurements without a shape are looked for.
+_FILL_SECONDS = 5.0
 
 
 class Scheduler:
-    """Ticks until it is stopped. `on_commit` is called after every assignment.
+    """Ticks until it is stopped. `on_commit` is called when there are messages to deliver.
 
     `holder` names the leader's lease. Give a fixed name only where something else makes sure that
     no two live schedulers share it: a restart then need not wait for the old lease to expire.
@@ -43,8 +50,13 @@ class Scheduler:
         self._holder = holder or new_id("sch")
         self._epoch: int | None = None
         self._renew_at = 0.0
+        self._fill_at = 0.0
+        self._last_tick = time.monotonic()
+        self._served: dict[Size, float] = {}
         self._wake = threading.Event()
         self._stopping = threading.Event()
+        self.ticks = Ticks()
+        self._reconciler = Reconciler(db, settings, self.ticks, self._write)
 
     def wake(self) -> None:
         """Tick now: something was queued, or resources became free."""
@@ -59,73 +71,125 @@ class Scheduler:
         """Tick on the clock and on news, until stopped."""
         while not self._stopping.is_set():
             self._wake.clear()
+            made = 0
             try:
-                self.tick()
+                made = self.tick()
             except Fenced as error:
                 log.warning("no longer the leader: %s", error)
                 self._epoch = None
             except AssayError as error:
                 log.warning("this tick failed, the next may not: %s", error)
-            self._wake.wait(self._settings.tick_seconds)
+            if made < self._settings.placements:
+                self._wake.wait(self._settings.tick_seconds)
         if self._epoch is not None:
             leader.release(self._db, self._holder)
 
     def tick(self) -> int:
-        """One round: renew the leadership, expire leases, place. Returns assignments made."""
+        """One round: renew the leadership, set right what is wrong, place.
+
+        Returns how many assignments were made.
+        """
         if not self._lead():
             return 0
-        self._reconcile()
-        return self._assign()
+        with self.ticks.timed():
+            self._fill_shapes()
+            made = self._turn()
+        self._last_tick = time.monotonic()
+        return made
+
+    @property
+    def leads(self) -> bool:
+        """Whether this scheduler was the leader at its last tick."""
+        return self._epoch is not None
 
     def _lead(self) -> bool:
-        if self._epoch is not None and time.monotonic() < self._renew_at:
-            return True
-        epoch = leader.acquire(self._db, self._holder, self._settings.leader_lease, self._epoch)
-        self._renew_at = time.monotonic() + self._settings.leader_seconds / 3
-        if epoch is not None and epoch != self._epoch:
-            log.info("leading with epoch %d", epoch)
+        if self._epoch is None or time.monotonic() >= self._renew_at:
+            epoch = leader.acquire(
+                self._db, self._holder, self._settings.leader_lease, self._epoch
+            )
+            self._renew_at = time.monotonic() + self._settings.leader_seconds / 3
+            is_new, self._epoch = epoch != self._epoch, epoch
+            if epoch is not None and is_new:
+                log.info("leading with epoch %d", epoch)
+                self._grant_amnesty()
+        if self._epoch is None:
+            return False
+        if time.monotonic() - self._last_tick > self._blackout:
             self._grant_amnesty()
-        self._epoch = epoch
-        return epoch is not None
+        return True
+
+    @property
+    def _blackout(self) -> float:
+        """Seconds without a whole tick after which workers may not have been heard, either."""
+        return min(self._settings.leader_seconds, self._settings.lease_seconds / 3)
 
     def _grant_amnesty(self) -> None:
         """Whatever ran while nobody led gets one full lease before it may be called lost."""
-        with self._db.write() as session:
-            attempts.renew_all(session, self._db.now(session) + self._settings.lease)
+        with self._write() as session:
+            expiry.renew_all(session, self._db.now(session) + self._settings.lease)
+        self._last_tick = time.monotonic()
+        self.ticks.count("amnesty", 1)
 
-    def _reconcile(self) -> None:
-        """Lose silent workers, expire leases. On most ticks there is nothing to write."""
-        with self._db.read() as session:
-            now = self._db.now(session)
-            silent = workers.any_silent(session, now - self._settings.lease)
-            expired = attempts.any_expired(session, now)
-        if silent:
-            with self._db.write() as session:
-                leader.check(self._db, session, self._epoch or 0)
-                workers.lose_silent(session, now - self._settings.lease)
-        if not expired:
-            return
+    @contextmanager
+    def _write(self) -> Iterator[Session]:
+        """A transaction of the leader."""
         with self._db.write() as session:
             leader.check(self._db, session, self._epoch or 0)
-            lost = attempts.expire(self._db, session, now)
-        log.warning("%d attempts lost: their leases ran out", lost)
+            yield session
 
-    def _assign(self) -> int:
+    def _fill_shapes(self) -> None:
+        if time.monotonic() < self._fill_at:
+            return
+        self._fill_at = time.monotonic() + _FILL_SECONDS
         with self._db.read() as session:
-            free = supplies(session, self._db.now(session), self._settings.lease)
-            free = [supply for supply in free if supply.cpus > 0]
-            if not free:
-                return 0
-            waiting = demands(session, self._settings.queue_window, free)
-        placements = place(waiting, free)
+            missing = shapes.any_missing(session)
+        if missing:
+            with self._write() as session:
+                shapes.fill(session)
+
+    def _turn(self) -> int:
+        settings, policy = self._settings, self._settings.policy
+        window = settings.cordon_window_seconds
+        seen = self._look()
+        if self._reconciler.repair(seen):
+            self._on_commit()
+            seen = self._look()
+        free, probation = supplies(seen, settings.silence.total_seconds(), window, policy)
+        if not any(can_start(supply, policy) for supply in free):
+            return 0
+        with self._db.read() as session:
+            waiting = demands(session, seen.now, free, policy)
+        now = seen.now.timestamp()
+        placements = place(waiting, free, now, policy, self._served) if waiting else []
+        placements = _one_each(placements, probation)
         if not placements:
             return 0
-        made = 0
-        with self._db.write() as session:
-            leader.check(self._db, session, self._epoch or 0)
-            measurements.hold(session, [placement.measurement for placement in placements])
-            for placement in placements:
-                if attempts.assign(self._db, session, placement, self._settings.lease):
-                    made += 1
+        with self._write() as session:
+            made = len(assignments.assign(self._db, session, placements, settings.lease))
+        self._remember(waiting, placements, now)
         self._on_commit()
+        self.ticks.count("assigned", made)
         return made
+
+    def _look(self) -> View:
+        with self._db.read() as session:
+            return view(self._db, session, self._settings.cordon_window_seconds)
+
+    def _remember(self, waiting: list[Demand], placements: list[Placement], now: float) -> None:
+        """When which size had its turn."""
+        placed = {placement.measurement for placement in placements}
+        for demand in waiting:
+            if demand.measurement in placed:
+                self._served[demand.size] = now
+
+
+def _one_each(placements: list[Placement], workers: set[str]) -> list[Placement]:
+    """The placements, but only the first on each of these workers."""
+    taken: set[str] = set()
+    kept = []
+    for placement in placements:
+        if placement.worker in workers and placement.worker in taken:
+            continue
+        taken.add(placement.worker)
+        kept.append(placement)
+    return kept

@@ -1,130 +1,328 @@
-"""What placement decides on, read from the database."""
+"""What the scheduler decides on, read from the database: workers, what they hold, and the heads of
+the queue. Never the queue: of each shape only as many measurements as could start now."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, and_, false, func, or_, select, true
+from sqlalchemy import ColumnElement, Row, Select, case, func, literal_column, or_, select
 from sqlalchemy.orm import Session
 
-from assay.domain.placement import Demand, Supply
-from assay.domain.states import AttemptState, MeasurementState, WorkerState
+from assay.domain.placement import Demand, Occupancy, Policy, Supply
+from assay.domain.states import LIVE_ATTEMPT, AttemptState, MeasurementState, WorkerState
 from assay.storage import schema
+from assay.storage.database import Database
+from assay.storage.types import epoch
+
+_LIVE = frozenset(s.value for s in LIVE_ATTEMPT)
+_STARTING = frozenset({AttemptState.ASSIGNED.value, AttemptState.STARTING.value})
 
 
-def demands(session: Session, limit: int, free: Sequence[Supply]) -> list[Demand]:
-    """Queued measurements that could start now, the oldest of the highest priority first.
+class Held(NamedTuple):
+    """An attempt that holds resources. Times are seconds since 1970."""
 
-    What fits nowhere now is left out: else a long queue for a class without workers would fill
-    the window, and nothing behind it would ever be looked at.
+    attempt: str
+    worker: str
+    state: str
+    cpus: int
+    gpus: int
+    memory_bytes: int
+    rings: int
+    bound_seconds: float
+    created: float
+    lease: float
+    deadline: float | None
+
+    @property
+    def is_live(self) -> bool:
+        return self.state in _LIVE
+
+    @property
+    def until(self) -> float:
+        """When it has ended at the latest; a lost one ends when its host says so."""
+        if self.state not in _LIVE:
+            return math.inf
+        if self.deadline is not None:
+            return self.deadline
+        return self.created + self.bound_seconds if self.bound_seconds > 0 else math.inf
+
+
+class Host(NamedTuple):
+    """A worker, with the failures it is to blame for since its last cordon ended."""
+
+    worker: str
+    state: str
+    draining: bool
+    cpus: int
+    gpus: int
+    usable_gpus: int
+    memory_bytes: int
+    hardware_class: str
+    isolated: bool
+    seen: float
+    cordons: int
+    cordoned_until: float | None
+    failures: int
+
+    def is_cordoned(self, now: float) -> bool:
+        return self.cordoned_until is not None and self.cordoned_until > now
+
+    def on_probation(self, now: float, window: float) -> bool:
+        """Whether a cordon for failures has ended lately."""
+        until = self.cordoned_until
+        return self.cordons > 0 and until is not None and now - window < until <= now
+
+
+@dataclass(frozen=True)
+class View:
+    """All workers and what they hold, at one moment."""
+
+    now: datetime
+    hosts: Sequence[Host]
+    held: Sequence[Held]
+
+
+def view(db: Database, session: Session, window: float) -> View:
+    """Read workers and what they hold. `window`: for how many seconds failures count."""
+    now = db.now(session)
+    hosts = [Host(*row) for row in session.execute(_hosts(now.timestamp() - window))]
+    held = [Held(*row) for row in session.execute(_HELD)]
+    return View(now, hosts, held)
+
+
+_attempt = schema.Attempt
+_HELD = select(
+    _attempt.id,
+    _attempt.worker_id,
+    _attempt.state,
+    _attempt.cpus,
+    _attempt.gpus,
+    _attempt.memory_bytes,
+    _attempt.rings,
+    _attempt.bound_seconds,
+    epoch(_attempt.created_at),
+    epoch(_attempt.lease_expires_at),
+    epoch(_attempt.deadline_at),
+).where(_attempt.released_at.is_(None))
+
+
+def _hosts(since: float) -> Select[*tuple[Any, ...]]:
+    table = schema.Worker
+    ended = func.coalesce(epoch(table.cordoned_until), 0.0)
+    failures = (
+        # Attempts that were lost at the same moment are one failure.
+        select(func.count(func.distinct(_attempt.finished_at)))
+        .where(
+            _attempt.worker_id == table.id,
+            _attempt.infrastructure,
+            epoch(_attempt.finished_at) > case((ended > since, ended), else_=since),
+        )
+        .correlate(table)
+        .scalar_subquery()
+    )
+    return select(
+        table.id,
+        table.state,
+        table.draining,
+        table.cpus,
+        table.gpus,
+        table.usable_gpus,
+        table.memory_bytes,
+        table.hardware_class,
+        table.isolated,
+        epoch(table.last_seen_at),
+        table.cordons,
+        epoch(table.cordoned_until),
+        failures,
+    ).where(table.incarnation != "")
+
+
+def supplies(
+    view: View, silence: float, window: float, policy: Policy
+) -> tuple[list[Supply], set[str]]:
+    """What is free on workers that get new work, and which of them are on probation.
+
+    Resources of an attempt are taken until its host says that it is gone, lost or not. A worker
+    on probation starts one attempt at a time.
     """
-    table = schema.Measurement
+    now = view.now.timestamp()
+    held = defaultdict(list)
+    for each in view.held:
+        held[each.worker].append(each)
+    free, probation = [], set()
+    for host in view.hosts:
+        if not _gets_work(host, now, silence):
+            continue
+        starting = sum(each.state in _STARTING for each in held[host.worker])
+        if host.on_probation(now, window):
+            probation.add(host.worker)
+            starting = policy.starting_per_worker if starting else 0
+        free.append(_supply(host, held[host.worker], starting))
+    return free, probation
+
+
+def _gets_work(host: Host, now: float, silence: float) -> bool:
+    return (
+        host.state == WorkerState.ACTIVE.value
+        and not host.draining
+        and not host.is_cordoned(now)
+        and host.seen >= now - silence
+    )
+
+
+def _supply(host: Host, held: Sequence[Held], starting: int) -> Supply:
+    return Supply(
+        worker=host.worker,
+        cpus=max(0, host.cpus - sum(each.cpus for each in held)),
+        gpus=max(0, min(host.gpus, host.usable_gpus) - sum(each.gpus for each in held)),
+        memory_bytes=max(0, host.memory_bytes - sum(each.memory_bytes for each in held)),
+        hardware_class=host.hardware_class,
+        isolated=host.isolated,
+        starting=starting,
+        running=tuple(
+            Occupancy(each.cpus, each.gpus, each.memory_bytes, each.until) for each in held
+        ),
+    )
+
+
+def can_start(supply: Supply, policy: Policy) -> bool:
+    """Whether anything at all could be started there now."""
+    return supply.starting < policy.starting_per_worker and supply.cpus > 0
+
+
+def demands(
+    session: Session, now: datetime, free: Sequence[Supply], policy: Policy
+) -> list[Demand]:
+    """Of each shape that waits and has workers, the first measurements of the queue: as many as
+    could start now, and a few that may hold back resources. Empty if none could start."""
+    open_ = [supply for supply in free if can_start(supply, policy)]
+    shapes = [s for s in session.execute(_waiting(now)).all() if s.head is not None]
+    room = {shape.id: _room(shape, open_) for shape in shapes}
+    if not any(room.values()):
+        return []
+    found: list[Demand] = []
+    for shape in shapes:
+        if any(_suits(shape, supply) for supply in free):
+            limit = min(room[shape.id] + policy.reservations, policy.placements)
+            found.extend(_heads(session, shape, now, limit))
+    failed = _failed_on(session, [demand.measurement for demand in found])
+    return [
+        replace(demand, avoid_workers=frozenset(failed[demand.measurement]))
+        if demand.measurement in failed
+        else demand
+        for demand in found
+    ]
+
+
+def _waiting(now: datetime) -> Select[*tuple[Any, ...]]:
+    """Every shape with the first measurement that waits for it. One look into an index each."""
+    shape, table = schema.Shape, schema.Measurement
+    head = (
+        select(table.id)
+        .where(*_queued(now), table.shape_id == shape.id)
+        .order_by(*_ORDER)
+        .limit(1)
+        .correlate(shape)
+        .scalar_subquery()
+    )
+    return select(
+        shape.id,
+        shape.hardware_class,
+        shape.cpus,
+        shape.gpus,
+        shape.memory_bytes,
+        shape.needs_isolation,
+        shape.budget_seconds,
+        shape.bound_seconds,
+        head.label("head"),
+    )
+
+
+_measurement = schema.Measurement
+_ORDER = (
+    _measurement.shape_id,
+    _measurement.priority.desc(),
+    _measurement.batch_at,
+    _measurement.queued_at,
+    _measurement.id,
+)
+
+
+def _queued(now: datetime) -> tuple[ColumnElement[bool], ...]:
+    return (
+        # As it stands in the index's condition, so that a prepared statement uses it too.
+        _measurement.state == literal_column(f"'{MeasurementState.QUEUED.value}'"),
+        or_(_measurement.not_before.is_(None), _measurement.not_before <= now),
+    )
+
+
+def _suits(shape: Row[*tuple[Any, ...]], supply: Supply) -> bool:
+    return shape.hardware_class == supply.hardware_class and (
+        supply.isolated or not shape.needs_isolation
+    )
+
+
+def _room(shape: Row[*tuple[Any, ...]], free: Iterable[Supply]) -> int:
+    """How many of a shape could start now, were there nothing else."""
+    return sum(
+        min(
+            supply.cpus // shape.cpus,
+            supply.gpus // shape.gpus if shape.gpus else supply.cpus,
+            supply.memory_bytes // max(1, shape.memory_bytes),
+        )
+        for supply in free
+        if _suits(shape, supply)
+    )
+
+
+def _heads(
+    session: Session, shape: Row[*tuple[Any, ...]], now: datetime, limit: int
+) -> list[Demand]:
+    table = _measurement
     rows = session.execute(
         select(
             table.id,
-            table.cpus,
-            table.gpus,
-            table.memory_bytes,
-            table.hardware_class,
             table.priority,
-            table.budget_seconds,
-            table.queued_at,
-            table.needs_isolation,
-            table.infrastructure_failures,
+            epoch(table.batch_at).label("batch_at"),
+            epoch(table.queued_at).label("queued_at"),
         )
-        .where(schema.Measurement.state == MeasurementState.QUEUED.value, or_(*map(_fits, free)))
-        .order_by(
-            schema.Measurement.priority.desc(),
-            schema.Measurement.queued_at,
-            schema.Measurement.id,
-        )
+        .where(*_queued(now), table.shape_id == shape.id)
+        .order_by(*_ORDER)
         .limit(limit)
     ).all()
-    lost = _lost_by(session, [row.id for row in rows if row.infrastructure_failures])
     return [
         Demand(
             measurement=row.id,
-            cpus=row.cpus,
-            gpus=row.gpus,
-            memory_bytes=row.memory_bytes,
-            hardware_class=row.hardware_class,
+            cpus=shape.cpus,
+            gpus=shape.gpus,
+            memory_bytes=shape.memory_bytes,
+            hardware_class=shape.hardware_class,
             priority=row.priority,
-            budget_seconds=row.budget_seconds,
-            queued_at=row.queued_at.timestamp(),
-            needs_isolation=row.needs_isolation,
-            avoid_workers=frozenset(lost[row.id]),
+            budget_seconds=shape.budget_seconds,
+            bound_seconds=shape.bound_seconds,
+            batch_at=row.batch_at or row.queued_at,
+            queued_at=row.queued_at,
+            needs_isolation=shape.needs_isolation,
         )
         for row in rows
     ]
 
 
-def _fits(supply: Supply) -> ColumnElement[bool]:
-    table = schema.Measurement
-    return and_(
-        table.hardware_class == supply.hardware_class,
-        table.cpus <= supply.cpus,
-        table.gpus <= supply.gpus,
-        table.memory_bytes <= supply.memory_bytes,
-        or_(true() if supply.isolated else false(), table.needs_isolation.is_(False)),
-    )
-
-
-def _lost_by(session: Session, measurements: list[str]) -> dict[str, set[str]]:
-    """Which workers lost an attempt of these measurements."""
-    lost: dict[str, set[str]] = defaultdict(set)
+def _failed_on(session: Session, measurements: list[str]) -> dict[str, set[str]]:
+    """On which workers attempts of these measurements were lost or did not start."""
+    failed: dict[str, set[str]] = defaultdict(set)
     if not measurements:
-        return lost
+        return failed
     for measurement, worker in session.execute(
-        select(schema.Attempt.measurement_id, schema.Attempt.worker_id).where(
-            schema.Attempt.measurement_id.in_(measurements),
-            schema.Attempt.state == AttemptState.LOST.value,
+        select(_attempt.measurement_id, _attempt.worker_id).where(
+            _attempt.measurement_id.in_(measurements),
+            or_(_attempt.state == AttemptState.LOST.value, _attempt.infrastructure),
         )
     ):
-        lost[measurement].add(worker)
-    return lost
-
-
-def supplies(session: Session, now: datetime, lease: timedelta) -> list[Supply]:
-    """What is free on workers that were heard of within a lease.
-
-    Resources of an attempt are taken until its host says that it is gone, lost or not.
-    """
-    table = schema.Attempt
-    held = {
-        worker: (cpus, gpus, memory)
-        for worker, cpus, gpus, memory in session.execute(
-            select(
-                table.worker_id,
-                func.sum(table.cpus),
-                func.sum(table.gpus),
-                func.sum(table.memory_bytes),
-            )
-            .where(table.released_at.is_(None))
-            .group_by(table.worker_id)
-        )
-    }
-    workers = session.scalars(
-        select(schema.Worker)
-        .where(
-            schema.Worker.state == WorkerState.ACTIVE.value,
-            schema.Worker.draining.is_(False),
-            schema.Worker.last_seen_at >= now - lease,
-        )
-        .order_by(schema.Worker.id)
-    ).all()
-    free = []
-    for worker in workers:
-        cpus, gpus, memory = held.get(worker.id, (0, 0, 0))
-        free.append(
-            Supply(
-                worker=worker.id,
-                cpus=worker.cpus - int(cpus),
-                gpus=worker.gpus - int(gpus),
-                memory_bytes=worker.memory_bytes - int(memory),
-                hardware_class=worker.hardware_class,
-                isolated=worker.isolated,
-            )
-        )
-    return free
+        failed[measurement].add(worker)
+    return failed

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchRequest
+from assay.contracts.environment import Profile
 from assay.contracts.worker import (
     AttemptSpec,
     HeldAttempt,
@@ -37,6 +39,7 @@ class World:
     environment: str
     worker: str
     incarnation: str = "one"
+    name: str = "w"
 
     @classmethod
     def create(cls, db: Database, store: LocalStore, catalog: Catalog) -> World:
@@ -45,23 +48,33 @@ class World:
         world.restart("one")
         return world
 
-    def restart(self, incarnation: str) -> None:
+    def another(self, name: str, **changes: object) -> World:
+        """The same world, seen from another worker, which registers."""
+        other = replace(self, worker=workers.admit(self.db, name, f"secret {name}"), name=name)
+        other.restart("one", **changes)
+        return other
+
+    def restart(
+        self, incarnation: str, *adopted: schema.Attempt | AttemptSpec, **changes: object
+    ) -> None:
         """Register the worker's process anew."""
         self.incarnation = incarnation
+        values: dict[str, object] = {
+            "name": self.name,
+            "incarnation": incarnation,
+            "cpus": 4,
+            "memory_bytes": 1 << 34,
+            "hardware_class": CLASS,
+            "sandbox": "subprocess",
+            "isolated": False,
+            "adopted": [_held(each) for each in adopted],
+        }
         with self.db.write() as session:
             workers.register(
                 self.db,
                 session,
                 self.worker,
-                WorkerRegistration(
-                    name="w",
-                    incarnation=incarnation,
-                    cpus=4,
-                    memory_bytes=1 << 34,
-                    hardware_class=CLASS,
-                    sandbox="subprocess",
-                    isolated=False,
-                ),
+                WorkerRegistration.model_validate(values | changes),
             )
 
     def submit(self, *texts: str, **options: object) -> str:
@@ -115,13 +128,7 @@ class World:
     def sync(self, *held: AttemptSpec | schema.Attempt) -> SyncResponse:
         request = SyncRequest(
             incarnation=self.incarnation,
-            held=[
-                HeldAttempt(
-                    attempt=h.attempt if isinstance(h, AttemptSpec) else h.id,
-                    lease_token=h.lease_token,
-                )
-                for h in held
-            ],
+            held=[_held(each) for each in held],
         )
         with self.db.write() as session:
             return workers.sync(self.db, session, self.worker, request, TTL)
@@ -165,3 +172,40 @@ class World:
     def results(self) -> int:
         with self.db.read() as session:
             return len(session.scalars(select(schema.Result)).all())
+
+    def profile(self, session: Session) -> Profile:
+        """The only profile there is."""
+        return environments.manifest(session, self.environment).profiles["tiny"]
+
+    def attempt(self, attempt_id: str) -> schema.Attempt:
+        """An attempt as it is stored now."""
+        with self.db.read() as session:
+            return session.get_one(schema.Attempt, attempt_id)
+
+    def row(self) -> schema.Worker:
+        """The worker as it is stored now."""
+        with self.db.read() as session:
+            return session.get_one(schema.Worker, self.worker)
+
+    def run(self, attempt: schema.Attempt) -> None:
+        """Claim an attempt and start its codebase."""
+        self.claim(attempt)
+        with self.db.write() as session:
+            attempts.progress(
+                self.db,
+                session,
+                attempt.id,
+                self.worker,
+                attempt.lease_token,
+                Telemetry(),
+                AttemptState.RUNNING,
+            )
+
+    def measurement_of_one(self, content: str = "a = 1\n") -> str:
+        """The measurement of a batch of one implemented idea."""
+        return self.implement(self.experiments(self.submit("an idea"))[0].id, content)
+
+
+def _held(each: AttemptSpec | schema.Attempt) -> HeldAttempt:
+    name = each.attempt if isinstance(each, AttemptSpec) else each.id
+    return HeldAttempt(attempt=name, lease_token=each.lease_token)

@@ -10,7 +10,7 @@ from sqlalchemy import update
 
 from assay.domain.errors import Fenced
 from assay.environments.catalog import Catalog
-from assay.storage import schema
+from assay.storage import schema, shapes
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
 from services.scheduler.clock import Scheduler
@@ -87,10 +87,12 @@ def test_a_queue_for_absent_workers_holds_nobody_else_up(world: World) -> None:
     batch = world.submit("for nobody", "for nobody either", "for us")
     *absent, ours = [world.implement(e.id, f"{e.id}\n") for e in world.experiments(batch)]
     with world.db.write() as session:
+        profile = world.profile(session)
+        elsewhere = shapes.find(session, "h100", profile, needs_isolation=False)
         session.execute(
             update(schema.Measurement)
             .where(schema.Measurement.id.in_(absent))
-            .values(hardware_class="h100")
+            .values(hardware_class="h100", shape_id=elsewhere)
         )
-    assert scheduler(world, queue_window=2).tick() == 1
+    assert scheduler(world).tick() == 1
     assert world.state(ours) == "running"

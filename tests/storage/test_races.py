@@ -6,19 +6,34 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from assay.contracts.search import EpochRequest, SearchRequest
+from assay.contracts.worker import HeldAttempt, WorkerRegistration
 from assay.domain.errors import Fenced
+from assay.domain.placement import Placement
 from assay.domain.states import AttemptState
 from assay.environments.catalog import Catalog
-from assay.storage import attempts, batches, environments, implementations, schema, searches
+from assay.storage import (
+    assignments,
+    attempts,
+    batches,
+    environments,
+    expiry,
+    implementations,
+    schema,
+    searches,
+    workers,
+)
 from assay.storage.attempts import Outcome, Telemetry
 from assay.storage.database import Database
 from assay.storage.implementations import Work
 from assay.storage.objects import LocalStore
+from services.scheduler.clock import Scheduler
+from services.scheduler.settings import SchedulerSettings
 from tests.storage.lifecycle import World
 
 pytestmark = pytest.mark.postgres  # SQLite has one writer at a time
@@ -173,3 +188,115 @@ def _at_once(world: World, batch: str, held: list[schema.Attempt]) -> list[Excep
     for thread in threads:
         thread.join(30)
     return errors
+
+
+def running(world: World) -> schema.Attempt:
+    attempt = world.assign(world.measurement_of_one())
+    assert attempt is not None
+    world.run(attempt)
+    return attempt
+
+
+def test_a_measurement_that_is_cancelled_as_it_is_assigned_runs_nowhere(world: World) -> None:
+    batch = world.submit("an idea")
+    measurement = world.implement(world.experiments(batch)[0].id, "a = 1\n")
+    with world.db.write() as session, meanwhile(lambda: cancel(world, batch)) as cancelled:
+        given = assignments.assign(
+            world.db, session, [Placement(measurement, world.worker)], timedelta(minutes=1)
+        )
+    assert came_to(cancelled) is None
+    assert len(given) == 1
+    assert world.sync().assign == []  # it was not taken yet: nothing has to be stopped
+    assert world.state(measurement) == "cancelled"
+
+
+def test_a_measurement_that_is_assigned_as_it_is_cancelled_is_not(world: World) -> None:
+    batch = world.submit("an idea")
+    measurement = world.implement(world.experiments(batch)[0].id, "a = 1\n")
+    with world.db.write() as session, meanwhile(lambda: world.assign(measurement)) as assigned:
+        batches.cancel(world.db, session, batch)
+    assert came_to(assigned) is None
+    assert world.state(measurement) == "cancelled"
+
+
+def test_an_attempt_that_finishes_as_it_is_lost_counts(world: World) -> None:
+    attempt = running(world)
+
+    def expire() -> int:
+        with world.db.write() as session:
+            late = world.db.now(session) + timedelta(hours=1)
+            return expiry.expire(world.db, session, late)
+
+    with world.db.write() as session, meanwhile(expire) as expired:
+        key = (attempt.id, world.worker, attempt.lease_token)
+        attempts.finish(world.db, session, *key, SUCCESS, Telemetry())
+    assert came_to(expired) == 0
+    assert world.state(attempt.measurement_id) == "succeeded"
+
+
+def test_an_attempt_that_is_ended_as_it_finishes_is_fenced(world: World) -> None:
+    attempt = running(world)
+    with world.db.write() as session, meanwhile(lambda: world.finish(attempt)) as finished:
+        late = world.db.now(session) + timedelta(hours=1)
+        assert expiry.end_late(world.db, session, [attempt.id], late) == 1
+    assert isinstance(came_to(finished), Fenced)
+    assert world.state(attempt.measurement_id) == "queued"
+    assert world.results() == 0
+
+
+def test_a_claim_that_comes_as_its_attempt_is_taken_back_is_fenced(world: World) -> None:
+    attempt = world.assign(world.measurement_of_one())
+    assert attempt is not None
+    with world.db.write() as session, meanwhile(lambda: world.claim(attempt)) as claimed:
+        assert expiry.take_back(world.db, session, [attempt.id]) == 1
+    assert isinstance(came_to(claimed), Fenced)
+    assert world.attempt(attempt.id).released_at is not None
+
+
+def test_an_attempt_that_is_adopted_as_its_lease_expires_goes_on(world: World) -> None:
+    attempt = running(world)
+
+    def expire() -> int:
+        with world.db.write() as session:
+            return expiry.expire(world.db, session, world.db.now(session))
+
+    with world.db.write() as session:
+        row = session.get_one(schema.Attempt, attempt.id)
+        row.lease_expires_at = world.db.now(session) - timedelta(seconds=1)
+    with world.db.write() as session, meanwhile(expire) as expired:
+        held = [HeldAttempt(attempt=attempt.id, lease_token=attempt.lease_token)]
+        request = WorkerRegistration(
+            name="w",
+            incarnation="two",
+            cpus=4,
+            memory_bytes=1 << 34,
+            hardware_class="cpu",
+            sandbox="subprocess",
+            isolated=False,
+            adopted=held,
+        )
+        workers.register(world.db, session, world.worker, request)
+    assert came_to(expired) == 0
+    assert world.attempt(attempt.id).state == "running"
+
+
+def test_of_two_schedulers_one_assigns(world: World) -> None:
+    batch = world.submit(*map(str, range(8)))
+    for experiment in world.experiments(batch):
+        world.implement(experiment.id, f"{experiment.id}\n")
+    settings = SchedulerSettings(leader_seconds=600)
+    clocks = [Scheduler(world.db, settings, lambda: None) for _ in range(2)]
+    gate = threading.Barrier(2)
+    made: list[int] = []
+
+    def tick(clock: Scheduler) -> None:
+        gate.wait()
+        made.extend(clock.tick() for _ in range(3))
+
+    threads = [threading.Thread(target=tick, args=(clock,)) for clock in clocks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sum(made) == 4
+    assert sorted(clock.leads for clock in clocks) == [False, True]

@@ -9,7 +9,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import DatabaseError
 
 from assay.domain.errors import Unavailable
+from assay.storage import schema
 from assay.storage.database import Database, alembic_config
+from assay.storage.rows import insert_missing
 
 
 def test_migrations_give_the_schema_of_the_models(db: Database) -> None:
@@ -58,3 +60,10 @@ def test_an_unreachable_database_is_unavailable() -> None:
     with pytest.raises(Unavailable, match="cannot be used"):
         with db.read() as session:
             session.execute(text("SELECT 1"))
+
+
+def test_inserting_what_is_there_says_so(db: Database) -> None:
+    with db.write() as session:
+        row = {"name": "x", "holder": "a", "epoch": 1, "expires_at": db.now(session)}
+        assert [insert_missing(session, schema.Leader, [row]) for _ in range(2)] == [1, 0]
+        assert insert_missing(session, schema.Leader, [row, row | {"name": "y"}]) == 1

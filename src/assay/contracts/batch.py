@@ -335,6 +335,14 @@ class CurvePoint(Resource):
     values: dict[str, float]
 
 
+class SystemSample(Resource):
+    """What a worker saw a measurement use, `seconds` after its start."""
+
+    seq: int
+    seconds: float
+    values: dict[str, float]
+
+
 class EventBody(Resource):
     """A change somebody may wait for."""
 

@@ -88,6 +88,30 @@ class WorkerBody(Resource):
     last_seen_at: datetime
 
 
+class AdmitRequest(Request):
+    """A host that may measure from now on."""
+
+    name: Name
+
+
+class AdmittedBody(Resource):
+    """A worker that was admitted, with the token that is its only credential."""
+
+    object: Literal["admitted_worker"] = "admitted_worker"
+    id: str
+    name: str
+    token: str = Field(description="Shown this once; only its hash is kept.")
+
+
+class CordonRequest(Request):
+    """A worker is given no new work."""
+
+    reason: Text = "by an operator"
+    seconds: float | None = Field(
+        None, gt=0, le=1e8, description="For so long; without it, until it is uncordoned."
+    )
+
+
 class SyncRequest(Request):
     """Everything the worker holds; what is missing here, it does not run."""
 

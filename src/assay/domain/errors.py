@@ -4,6 +4,7 @@ AssayError                      base; `.code` is stable, the message says what t
 ├── InvalidInput                a field of a request, file or flag is wrong (HTTP 422 / exit 2)
 ├── NotFound                    the named thing does not exist (404)
 ├── Conflict                    the thing is in a state that does not allow this (409)
+├── Forbidden                   the sender may not do this (403)
 ├── Fenced                      the lease token is no longer the live one (409)
 └── Unavailable                 a store, a port or a provider cannot be used now (503)
 """
@@ -62,6 +63,12 @@ class Conflict(AssayError):
     """The current state does not allow this."""
 
     code = "conflict"
+
+
+class Forbidden(AssayError):
+    """Whoever asks may not do this."""
+
+    code = "forbidden"
 
 
 class Fenced(AssayError):

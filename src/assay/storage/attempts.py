@@ -6,15 +6,16 @@ discards its work.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from assay.domain.errors import Fenced, NotFound
-from assay.domain.ids import new_id
+from assay.domain.errors import Fenced, Forbidden, NotFound
 from assay.domain.placement import Placement
 from assay.domain.states import (
     LIVE_ATTEMPT,
@@ -23,56 +24,32 @@ from assay.domain.states import (
     FailureStage,
     MeasurementState,
 )
-from assay.storage import experiments, measurements, schema
+from assay.storage import assignments, measurements, schema
+from assay.storage import telemetry as reports
 from assay.storage.database import Database
-from assay.storage.outbox import Topic, post
-from assay.storage.rows import changed, get, insert_missing
+from assay.storage.outbox import Topic, post, post_all
+from assay.storage.rows import changed
+from assay.storage.telemetry import Piece, Telemetry
 from assay.storage.text import clean_json
+from assay.telemetry.counts import DUPLICATES
 
+__all__ = ["Outcome", "Piece", "Telemetry"]
+_log = logging.getLogger(__name__)
 _LIVE = [s.value for s in LIVE_ATTEMPT]
+_ORDER = [
+    AttemptState.ASSIGNED,
+    AttemptState.STARTING,
+    AttemptState.RUNNING,
+    AttemptState.FINALIZING,
+]
 
 
 def assign(
     db: Database, session: Session, placement: Placement, ttl: timedelta
 ) -> schema.Attempt | None:
     """Give a queued measurement to a worker under a new lease; None if it is not queued."""
-    taken = changed(
-        session,
-        update(schema.Measurement)
-        .where(
-            schema.Measurement.id == placement.measurement,
-            schema.Measurement.state == MeasurementState.QUEUED.value,
-        )
-        .values(state=MeasurementState.RUNNING.value),
-    )
-    if not taken:
-        return None
-    measurement = get(session, schema.Measurement, placement.measurement, "measurement")
-    attempt_id, now = new_id("att"), db.now(session)
-    lease = schema.Lease(attempt_id=attempt_id)
-    session.add(lease)
-    session.flush()
-    number = session.scalars(
-        select(func.count()).where(schema.Attempt.measurement_id == measurement.id)
-    ).one()
-    attempt = schema.Attempt(
-        id=attempt_id,
-        measurement_id=measurement.id,
-        number=number,
-        worker_id=placement.worker,
-        lease_token=lease.token,
-        lease_expires_at=now + ttl,
-        state=AttemptState.ASSIGNED.value,
-        cpus=measurement.cpus,
-        gpus=measurement.gpus,
-        memory_bytes=measurement.memory_bytes,
-        created_at=now,
-    )
-    session.add(attempt)
-    session.flush()
-    experiments.refresh_for_measurement(db, session, measurement.id)
-    post(db, session, Topic.WORKER, placement.worker)
-    return attempt
+    given = assignments.assign(db, session, [placement], ttl)
+    return session.get_one(schema.Attempt, given[0]) if given else None
 
 
 def subject(session: Session, attempt_id: str, worker_id: str, token: int) -> tuple[str, str]:
@@ -80,7 +57,8 @@ def subject(session: Session, attempt_id: str, worker_id: str, token: int) -> tu
 
     Raises:
         NotFound: there is no such attempt.
-        Fenced: it is not this worker's, or was assigned with another token.
+        Forbidden: it is another worker's.
+        Fenced: it was assigned with another token.
     """
     found = session.execute(
         select(
@@ -94,50 +72,63 @@ def subject(session: Session, attempt_id: str, worker_id: str, token: int) -> tu
     ).one_or_none()
     if found is None:
         raise NotFound(f"attempt {attempt_id!r} was not found")
-    if (found.worker_id, found.lease_token) != (worker_id, token):
-        raise Fenced(f"attempt {attempt_id} is not held by this worker with token {token}")
+    _compare(attempt_id, found.worker_id, found.lease_token, worker_id, token)
     return found.id, found.environment_id
 
 
+def _compare(attempt_id: str, owner: str, live: int, worker_id: str, token: int) -> None:
+    """Refuse a report that is not by the holder of an attempt."""
+    if owner != worker_id:
+        _log.warning(
+            "worker %s reported about attempt %s, which is of worker %s: refused",
+            worker_id,
+            attempt_id,
+            owner,
+        )
+        raise Forbidden(f"attempt {attempt_id} is another worker's")
+    if live != token:
+        raise Fenced(f"attempt {attempt_id} is not held with lease token {token}")
+
+
+def _held(session: Session, attempt_id: str, worker_id: str, token: int) -> schema.Attempt:
+    """An attempt, locked, if the sender holds it."""
+    attempt = session.scalars(
+        select(schema.Attempt)
+        .where(schema.Attempt.id == attempt_id)
+        .with_for_update(key_share=True)
+    ).one_or_none()
+    if attempt is None:
+        raise Fenced(f"attempt {attempt_id} is not known here")
+    _compare(attempt_id, attempt.worker_id, attempt.lease_token, worker_id, token)
+    return attempt
+
+
 def claim(
-    db: Database, session: Session, attempt_id: str, worker_id: str, token: int, ttl: timedelta
+    db: Database,
+    session: Session,
+    attempt_id: str,
+    worker_id: str,
+    token: int,
+    ttl: timedelta,
+    devices: Sequence[str] = (),
 ) -> None:
-    """The worker takes an assigned attempt. Repeating it is harmless.
+    """The worker takes an assigned attempt, with these GPUs. Repeating it is harmless.
+
+    From now on the attempt has a deadline, which nothing that the worker says moves.
 
     Raises:
-        Fenced: the attempt is not, or no longer, this worker's.
+        Forbidden: the attempt is another worker's.
+        Fenced: it is not to be claimed, or no longer.
     """
+    attempt = _held(session, attempt_id, worker_id, token)
+    if attempt.state not in (AttemptState.ASSIGNED.value, AttemptState.STARTING.value):
+        raise Fenced(f"attempt {attempt_id} is {attempt.state} and cannot be claimed")
     now = db.now(session)
-    claimed = changed(
-        session,
-        update(schema.Attempt)
-        .where(
-            schema.Attempt.id == attempt_id,
-            schema.Attempt.worker_id == worker_id,
-            schema.Attempt.lease_token == token,
-            schema.Attempt.state.in_([AttemptState.ASSIGNED.value, AttemptState.STARTING.value]),
-        )
-        .values(state=AttemptState.STARTING.value, lease_expires_at=now + ttl),
-    )
-    if not claimed:
-        raise Fenced(f"attempt {attempt_id} cannot be claimed with lease token {token}")
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Log bytes at an offset of a stream."""
-
-    stream: str
-    offset: int
-    data: bytes
-
-
-@dataclass(frozen=True)
-class Telemetry:
-    """Log bytes and curve points; storing them twice changes nothing."""
-
-    logs: tuple[Piece, ...] = ()
-    points: tuple[tuple[int, float | None, dict[str, float]], ...] = ()
+    if attempt.deadline_at is None and attempt.bound_seconds > 0:
+        attempt.deadline_at = now + timedelta(seconds=attempt.bound_seconds)
+    attempt.state, attempt.lease_expires_at = AttemptState.STARTING.value, now + ttl
+    if devices:
+        attempt.devices = list(devices)
 
 
 def progress(
@@ -149,7 +140,7 @@ def progress(
     telemetry: Telemetry,
     state: AttemptState | None = None,
 ) -> None:
-    """Store telemetry and move a live attempt forward. Raises Fenced."""
+    """Store telemetry and move a live attempt forward. Raises Forbidden, Fenced."""
     attempt = _held(session, attempt_id, worker_id, token)
     if attempt.state not in _LIVE:
         raise Fenced(f"attempt {attempt_id} is {attempt.state}")
@@ -158,13 +149,11 @@ def progress(
         if attempt.started_at is None:
             attempt.started_at = db.now(session)
             _mark_started(session, attempt.measurement_id)
-    _store_telemetry(session, attempt_id, telemetry)
+    reports.store(session, attempt_id, telemetry)
 
 
 def _is_forward(current: str, new: AttemptState) -> bool:
-    order = [AttemptState.ASSIGNED, AttemptState.STARTING, AttemptState.RUNNING]
-    order.append(AttemptState.FINALIZING)
-    return order.index(new) > order.index(AttemptState(current))
+    return _ORDER.index(new) > _ORDER.index(AttemptState(current))
 
 
 @dataclass(frozen=True)
@@ -191,12 +180,14 @@ def finish(
     token: int,
     outcome: Outcome,
     telemetry: Telemetry,
+    retry_after: timedelta = measurements.RETRY_AFTER,
 ) -> AttemptState:
     """Commit the end of an attempt, once: its result or failure, and what follows from it.
 
     A repetition (the first answer got lost) is answered with the state that was stored.
 
     Raises:
+        Forbidden: the attempt is another worker's.
         Fenced: the lease passed to somebody else. Nothing is stored.
     """
     attempt = _held(session, attempt_id, worker_id, token)
@@ -207,30 +198,40 @@ def finish(
             attempt.released_at = attempt.released_at or now
             session.commit()  # the host says that it is gone: that holds even though it is fenced
             raise Fenced(f"attempt {attempt_id} is {attempt.state}; its result is discarded")
+        DUPLICATES.inc()
         return AttemptState(attempt.state)
     attempt.state, attempt.finished_at, attempt.released_at = outcome.state.value, now, now
     attempt.failure = clean_json(outcome.failure.as_dict()) if outcome.failure else None
+    attempt.infrastructure = outcome.infrastructure and not measurements.is_planned(
+        outcome.failure
+    )
     if outcome.started and attempt.started_at is None:
         attempt.started_at = now - timedelta(seconds=outcome.seconds)
     session.flush()
     if outcome.started:
         _mark_started(session, attempt.measurement_id)
-    _store_telemetry(session, attempt_id, telemetry)
+    reports.store(session, attempt_id, telemetry)
     if outcome.artifacts:
         session.add(
             schema.Artifacts(
                 attempt_id=attempt_id, prefix=outcome.prefix, files=list(outcome.artifacts)
             )
         )
-    _decide(db, session, attempt, outcome)
+    _decide(db, session, attempt, outcome, retry_after)
     post(db, session, Topic.SCHEDULE, "slots")
     return outcome.state
 
 
-def _decide(db: Database, session: Session, attempt: schema.Attempt, outcome: Outcome) -> None:
+def _decide(
+    db: Database,
+    session: Session,
+    attempt: schema.Attempt,
+    outcome: Outcome,
+    retry_after: timedelta,
+) -> None:
     measurement_id = attempt.measurement_id
     if outcome.infrastructure and outcome.failure is not None:
-        measurements.retry(db, session, measurement_id, outcome.failure)
+        measurements.retry(db, session, measurement_id, outcome.failure, retry_after)
     elif outcome.state is AttemptState.SUCCEEDED:
         assert outcome.metric is not None
         session.add(
@@ -241,7 +242,7 @@ def _decide(db: Database, session: Session, attempt: schema.Attempt, outcome: Ou
                 metrics=clean_json(outcome.metrics),
                 provenance=clean_json(outcome.provenance),
                 seconds=outcome.seconds,
-                created_at=db.now(session),
+                created_at=attempt.finished_at,
             )
         )
         session.flush()
@@ -252,77 +253,54 @@ def _decide(db: Database, session: Session, attempt: schema.Attempt, outcome: Ou
         measurements.settle(db, session, measurement_id, MeasurementState.FAILED, outcome.failure)
 
 
-def lose(
-    db: Database, session: Session, attempt: schema.Attempt, why: str, *, released: bool
-) -> None:
-    """Declare a live attempt lost and let its measurement be tried again.
+@dataclass(frozen=True)
+class Loss:
+    """Why attempts are lost.
 
-    `released`: the host itself says that nothing of the attempt runs any more. Otherwise its
-    resources stay taken until it does.
+    `released`: nothing of them runs any more; otherwise their resources stay taken until the
+    host says so. `blames_worker`: it counts among the failures for which a worker is cordoned.
     """
-    now = db.now(session)
-    if released:
-        attempt.released_at = attempt.released_at or now
-    if attempt.state not in _LIVE:
-        session.flush()
-        return
-    failure = Failure(FailureStage.START, "lost", why, retryable=True)
-    attempt.state, attempt.finished_at = AttemptState.LOST.value, now
-    attempt.failure = clean_json(failure.as_dict())
-    session.flush()
-    measurements.retry(db, session, attempt.measurement_id, failure)
-    post(db, session, Topic.WORKER, attempt.worker_id)
+
+    why: str
+    code: str
+    released: bool = False
+    blames_worker: bool = False
+    state: AttemptState = AttemptState.LOST
 
 
-def any_expired(session: Session, now: datetime) -> bool:
-    """Whether a live lease has run out."""
-    found = session.scalars(
-        select(schema.Attempt.id)
-        .where(schema.Attempt.state.in_(_LIVE), schema.Attempt.lease_expires_at < now)
-        .limit(1)
-    ).first()
-    return found is not None
+VANISHED = Loss("its worker no longer runs it", code="lost", released=True, blames_worker=True)
+RESTARTED = Loss("its worker was restarted", code="lost", released=True)
+REMOVED = Loss("its worker was removed", code="worker_removed", released=True)
+WITHDRAWN = Loss(
+    "nobody wanted it any more", code="unclaimed", released=True, state=AttemptState.CANCELLED
+)
 
 
-def expire(db: Database, session: Session, now: datetime) -> int:
-    """Declare attempts lost whose lease has run out. Returns how many."""
-    rows = session.scalars(
-        select(schema.Attempt)
-        .where(schema.Attempt.state.in_(_LIVE), schema.Attempt.lease_expires_at < now)
-        .order_by(schema.Attempt.id)
-        .with_for_update(key_share=True)
-    ).all()
+def lose(
+    db: Database, session: Session, attempts: Iterable[schema.Attempt], loss: Loss
+) -> list[str]:
+    """Declare live attempts lost and let their measurements be tried again.
+
+    The rows are locked. Those that have ended are only released. Returns the ids of the lost.
+    """
+    rows = list(attempts)
     measurements.hold(session, [attempt.measurement_id for attempt in rows])
+    now, lost = db.now(session), []
     for attempt in rows:
-        lose(
-            db,
-            session,
-            attempt,
-            "its worker was not heard of until the lease ran out",
-            released=False,
-        )
-    return len(rows)
-
-
-def renew_all(session: Session, until: datetime) -> None:
-    """Extend every live lease: after an outage nothing is lost for one full lease."""
-    changed(
-        session,
-        update(schema.Attempt)
-        .where(schema.Attempt.state.in_(_LIVE), schema.Attempt.lease_expires_at < until)
-        .values(lease_expires_at=until),
-    )
-
-
-def _held(session: Session, attempt_id: str, worker_id: str, token: int) -> schema.Attempt:
-    attempt = session.scalars(
-        select(schema.Attempt)
-        .where(schema.Attempt.id == attempt_id)
-        .with_for_update(key_share=True)
-    ).one_or_none()
-    if attempt is None or attempt.worker_id != worker_id or attempt.lease_token != token:
-        raise Fenced(f"attempt {attempt_id} is not held by this worker with token {token}")
-    return attempt
+        if loss.released:
+            attempt.released_at = attempt.released_at or now
+        if attempt.state not in _LIVE:
+            continue
+        failure = Failure(FailureStage.START, loss.code, loss.why, retryable=True)
+        attempt.state, attempt.finished_at = loss.state.value, now
+        attempt.failure = clean_json(failure.as_dict())
+        attempt.infrastructure = loss.blames_worker
+        session.flush()
+        measurements.retry(db, session, attempt.measurement_id, failure)
+        lost.append(attempt)
+    session.flush()
+    post_all(db, session, Topic.WORKER, (attempt.worker_id for attempt in lost))
+    return [attempt.id for attempt in lost]
 
 
 def _mark_started(session: Session, measurement_id: str) -> None:
@@ -335,25 +313,3 @@ def _mark_started(session: Session, measurement_id: str) -> None:
         .where(schema.Experiment.id.in_(linked), schema.Experiment.was_started.is_(False))
         .values(was_started=True),
     )
-
-
-def _store_telemetry(session: Session, attempt_id: str, telemetry: Telemetry) -> None:
-    insert_missing(
-        session,
-        schema.LogChunk,
-        [
-            {
-                "attempt_id": attempt_id,
-                "stream": piece.stream,
-                "byte_offset": piece.offset,
-                "data": piece.data,
-            }
-            for piece in telemetry.logs
-        ],
-    )
-    rows = [
-        {"attempt_id": attempt_id, "seq": seq, "step": step, "values": clean_json(values)}
-        for seq, step, values in telemetry.points
-    ]
-    for start in range(0, len(rows), 500):  # SQLite bounds the variables of a statement
-        insert_missing(session, schema.CurvePoint, rows[start : start + 500])

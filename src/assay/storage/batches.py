@@ -159,15 +159,17 @@ def _cancel(db: Database, session: Session, experiment_id: str) -> None:
     if not experiments.move(db, session, experiment_id, ExperimentState.CANCELLED):
         return
     implementation = schema.Implementation
-    changed(
-        session,
+    holder = session.execute(
         update(implementation)
         .where(implementation.experiment_id == experiment_id, implementation.finished_at.is_(None))
-        .values(state="cancelled", finished_at=db.now(session)),
-    )
+        .values(state="cancelled", finished_at=db.now(session))
+        .returning(implementation.holder),
+        execution_options={"synchronize_session": False},
+    ).scalar_one_or_none()
     for measurement_id in _decided_by(session, [experiment_id]):
         measurements.cancel_unwanted(db, session, measurement_id)
-    post(db, session, Topic.IMPLEMENT, experiment_id)  # a loop at work on it looks and stops
+    if holder is not None:
+        post(db, session, Topic.IMPLEMENTER, holder)  # whoever is at work on it looks and stops
 
 
 def _decided_by(session: Session, experiment_ids: Sequence[str]) -> Sequence[str]:

@@ -15,12 +15,14 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Engine, create_engine, event, func, select
-from sqlalchemy.exc import InterfaceError, OperationalError
+from psycopg.errors import ReadOnlySqlTransaction, UndefinedColumn, UndefinedTable
+from sqlalchemy import ColumnElement, Engine, create_engine, event, func, literal, select
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from assay.domain.errors import Unavailable
+from assay.storage.types import UtcDateTime
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -55,6 +57,19 @@ class Database:
             yield session
 
     @contextmanager
+    def snapshot(self) -> Iterator[Session]:
+        """A transaction whose queries all see the database as it was at the first of them.
+
+        Raises:
+            Unavailable: the database cannot be reached.
+        """
+        engine = self.engine
+        if not self.is_sqlite:  # whose every transaction is one
+            engine = engine.execution_options(isolation_level="REPEATABLE READ")
+        with _faults(), Session(engine, expire_on_commit=False) as session:
+            yield session
+
+    @contextmanager
     def write(self) -> Iterator[Session]:
         """A transaction that writes; committed at the end, rolled back on any exception.
 
@@ -72,6 +87,12 @@ class Database:
             return datetime.now(UTC)
         moment: datetime = session.scalars(select(func.clock_timestamp())).one()
         return moment.astimezone(UTC)
+
+    def clock(self) -> ColumnElement[datetime]:
+        """The same clock inside a statement, which saves asking for it first."""
+        if self.is_sqlite:
+            return literal(datetime.now(UTC), UtcDateTime)
+        return func.clock_timestamp(type_=UtcDateTime)
 
     def migrate(self) -> None:
         """Bring the schema to the newest version."""
@@ -133,12 +154,33 @@ def _faults() -> Iterator[None]:
         raise Unavailable(
             f"the database cannot be used: {text}", code="database_unavailable"
         ) from error
+    except (ProgrammingError, InternalError) as error:
+        state = _state_of_postgres(error.orig)
+        if state is None:
+            raise
+        raise state from error
     except InterfaceError as error:  # the connection was closed under us
         raise Unavailable(
             f"the database cannot be used: {error.orig}", code="database_unavailable"
         ) from error
     except PoolTimeout as error:
         raise Unavailable("the database is busy; try again", code="database_busy") from error
+
+
+def _state_of_postgres(error: BaseException | None) -> Unavailable | None:
+    """What Postgres reports as an error of the statement, and is the state of the database."""
+    if isinstance(error, UndefinedTable | UndefinedColumn):
+        return Unavailable(
+            f"the database is not migrated yet: {error.diag.message_primary}",
+            code="schema_outdated",
+        )
+    if isinstance(error, ReadOnlySqlTransaction):
+        return Unavailable(
+            "the database takes no writes: it is a standby, or default_transaction_read_only is "
+            "set; connect to the primary, or reset that",
+            code="database_read_only",
+        )
+    return None
 
 
 #: What a driver's message says, the code of the error, and what to do.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
 from assay.domain.states import (
@@ -33,9 +34,8 @@ def move(
     **values: Any,
 ) -> bool:
     """Change an experiment's state unless it is terminal; tell whoever waits. False if it was."""
-    now = db.now(session)
     if state.is_terminal:
-        values["finished_at"] = now
+        values["finished_at"] = db.clock()
     if failure is not None:
         values["failure"] = clean_json(failure.as_dict())
     batch_id = session.execute(
@@ -69,12 +69,7 @@ def tell(
     The batch's version is raised first: that locks its row until the commit, so ids of events
     increase in commit order within a batch, and a reader that resumes by id misses none.
     """
-    changed(
-        session,
-        update(schema.Batch)
-        .where(schema.Batch.id == batch_id)
-        .values(version=schema.Batch.version + 1),
-    )
+    _raise_versions(session, [batch_id])
     append(
         session,
         schema.Event,
@@ -82,7 +77,7 @@ def tell(
         experiment_id=experiment_id,
         type=kind,
         data=data or {},
-        created_at=db.now(session),
+        created_at=db.clock(),
     )
 
 
@@ -98,7 +93,7 @@ def _finish_batch(db: Database, session: Session, batch_id: str) -> None:
         session,
         update(schema.Batch)
         .where(schema.Batch.id == batch_id, schema.Batch.finished_at.is_(None))
-        .values(finished_at=db.now(session)),
+        .values(finished_at=db.clock()),
     )
     if finished:
         changed(
@@ -108,6 +103,15 @@ def _finish_batch(db: Database, session: Session, batch_id: str) -> None:
             .values(state=BatchState.FINISHED.value),
         )
         tell(db, session, batch_id, "batch.finished")
+
+
+def _raise_versions(session: Session, batch_ids: Collection[str]) -> None:
+    changed(
+        session,
+        update(schema.Batch)
+        .where(schema.Batch.id.in_(batch_ids))
+        .values(version=schema.Batch.version + 1),
+    )
 
 
 def refresh_for_measurement(db: Database, session: Session, measurement_id: str) -> None:
@@ -126,6 +130,39 @@ def refresh_for_measurement(db: Database, session: Session, measurement_id: str)
     ).all()
     for experiment_id, state in rows:
         refresh(db, session, experiment_id, ExperimentState(state))
+
+
+def start(db: Database, session: Session, measurement_ids: Sequence[str]) -> None:
+    """Bring experiments up to date whose measurements have just started to run."""
+    link, table = schema.ExperimentMeasurement, schema.Experiment
+    linked = select(link.experiment_id).where(link.measurement_id.in_(measurement_ids))
+    started = session.execute(
+        update(table)
+        .where(
+            table.id.in_(linked),
+            table.state.not_in([*_TERMINAL, ExperimentState.RUNNING.value]),
+        )
+        .values(state=ExperimentState.RUNNING.value)
+        .returning(table.id, table.batch_id),
+        execution_options={"synchronize_session": False},
+    ).all()
+    if not started:
+        return
+    _raise_versions(session, {row.batch_id for row in started})
+    now = db.now(session)
+    session.connection().execute(
+        insert(schema.Event),
+        [
+            {
+                "batch_id": row.batch_id,
+                "experiment_id": row.id,
+                "type": "experiment.changed",
+                "data": {"state": ExperimentState.RUNNING.value},
+                "created_at": now,
+            }
+            for row in started
+        ],
+    )
 
 
 def refresh(db: Database, session: Session, experiment_id: str, current: ExperimentState) -> None:

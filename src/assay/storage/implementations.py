@@ -1,16 +1,21 @@
-"""The record of the implement loop: each call is written before it is made and after it."""
+"""The record of the implement loop: each call is written before it is made and after it.
+
+An idea is implemented by one holder at a time, under a lease on the database's clock. Whoever has
+lost it (it was paused, and another took over) is refused every write: `Fenced`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 
-from sqlalchemy import Select, func, select, update
+from sqlalchemy import ColumnElement, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions
 from assay.contracts.environment import EnvironmentManifest
+from assay.domain.errors import Fenced
 from assay.domain.isolation import needs_isolation
 from assay.domain.states import (
     TERMINAL_EXPERIMENT,
@@ -24,6 +29,10 @@ from assay.storage.rows import changed, get
 from assay.storage.text import clean_text
 
 _TERMINAL = [s.value for s in TERMINAL_EXPERIMENT]
+_WAITING = [ExperimentState.SUBMITTED.value, ExperimentState.IMPLEMENTING.value]
+#: Who implements where one process does everything: its lock keeps a second one away.
+LOCAL = "local"
+LEASE = timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,7 @@ class Work:
     experiment: str
     batch: str
     implementation: str
+    holder: str
     owner: str
     environment_id: str
     manifest: EnvironmentManifest
@@ -46,25 +56,42 @@ class Work:
     submitted_at: datetime
 
 
-def begin(db: Database, session: Session, experiment_id: str) -> Work | None:
-    """Take an experiment up, or take it up again after a crash; None if there is nothing to do."""
-    experiment = get(session, schema.Experiment, experiment_id, "experiment")
-    waiting = (ExperimentState.SUBMITTED.value, ExperimentState.IMPLEMENTING.value)
-    if experiment.state not in waiting:
+def begin(
+    db: Database,
+    session: Session,
+    experiment_id: str,
+    holder: str = LOCAL,
+    ttl: timedelta = LEASE,
+) -> Work | None:
+    """Take an experiment up, or take it up again after a crash; None if there is nothing to do:
+    it is implemented, cancelled, or held by another."""
+    experiment = session.get(schema.Experiment, experiment_id, with_for_update={"key_share": True})
+    if experiment is None or experiment.state not in _WAITING:
+        return None
+    now = db.now(session)
+    implementation = session.execute(
+        update(schema.Implementation)
+        .where(
+            schema.Implementation.experiment_id == experiment_id,
+            schema.Implementation.finished_at.is_(None),
+            _free(holder, now),
+        )
+        .values(state="implementing", holder=holder, lease_expires_at=now + ttl)
+        .returning(schema.Implementation.id),
+        execution_options={"synchronize_session": False},
+    ).scalar_one_or_none()
+    if implementation is None:
         return None
     if experiment.state == ExperimentState.SUBMITTED.value:
         experiments.move(db, session, experiment_id, ExperimentState.IMPLEMENTING)
     batch = get(session, schema.Batch, experiment.batch_id, "batch")
     environment = get(session, schema.Environment, batch.environment_id, "environment")
-    implementation = session.scalars(
-        select(schema.Implementation).where(schema.Implementation.experiment_id == experiment_id)
-    ).one()
-    implementation.state = "implementing"
     idea = get(session, schema.Idea, experiment.idea_id, "idea")
     return Work(
         experiment=experiment_id,
         batch=batch.id,
-        implementation=implementation.id,
+        implementation=implementation,
+        holder=holder,
         owner=batch.owner,
         environment_id=environment.id,
         manifest=environments.manifest(session, environment.id),
@@ -79,19 +106,71 @@ def begin(db: Database, session: Session, experiment_id: str) -> Work | None:
     )
 
 
-def unfinished(session: Session) -> list[str]:
-    """Experiments that still have to be implemented, oldest first: what a restart takes up."""
+def _free(holder: str, now: datetime) -> ColumnElement[bool]:
+    """Nobody else holds it. A holder that was restarted under its own name goes on at once."""
+    table = schema.Implementation
+    return or_(table.holder.is_(None), table.holder == holder, table.lease_expires_at <= now)
+
+
+def unfinished(
+    db: Database, session: Session, holder: str = LOCAL, limit: int = 1000
+) -> list[str]:
+    """Experiments that this holder may implement, oldest first: what a restart takes up."""
     return list(
         session.scalars(
             select(schema.Experiment.id)
-            .where(
-                schema.Experiment.state.in_(
-                    [ExperimentState.SUBMITTED.value, ExperimentState.IMPLEMENTING.value]
-                )
+            .join(
+                schema.Implementation,
+                schema.Implementation.experiment_id == schema.Experiment.id,
             )
+            .where(schema.Experiment.state.in_(_WAITING), _free(holder, db.now(session)))
             .order_by(schema.Experiment.id)
+            .limit(limit)
         ).all()
     )
+
+
+def renew(db: Database, session: Session, holder: str = LOCAL, ttl: timedelta = LEASE) -> set[str]:
+    """Renew all leases of a holder. Returns the experiments it still holds and should go on with:
+    those that were cancelled, or taken over by another, are not among them."""
+    table = schema.Implementation
+    return set(
+        session.execute(
+            update(table)
+            .where(table.holder == holder, table.finished_at.is_(None))
+            .values(lease_expires_at=db.now(session) + ttl)
+            .returning(table.experiment_id),
+            execution_options={"synchronize_session": False},
+        ).scalars()
+    )
+
+
+def release(session: Session, holder: str = LOCAL) -> int:
+    """Give up what a holder has not finished, so that others need not wait for its leases."""
+    table = schema.Implementation
+    return changed(
+        session,
+        update(table)
+        .where(table.holder == holder, table.finished_at.is_(None))
+        .values(holder=None, lease_expires_at=None),
+    )
+
+
+def check_held(session: Session, work: Work) -> None:
+    """Make sure, until the commit, that the work is still its holder's.
+
+    Raises:
+        Fenced: another took it over; nothing of this transaction may be stored.
+    """
+    table = schema.Implementation
+    held = changed(
+        session,
+        update(table)
+        .where(table.id == work.implementation, table.holder == work.holder)
+        .values(holder=work.holder),
+    )
+    if not held:
+        raise Fenced(f"{work.experiment} is implemented by another process by now")
 
 
 def is_wanted(session: Session, experiment_id: str) -> bool:
@@ -188,7 +267,11 @@ def after_call(
 
 
 def succeed(db: Database, session: Session, work: Work, winner: int, codebase: str) -> None:
-    """The diff applied and passed preflight: record the codebase and ask for measurements."""
+    """The diff applied and passed preflight: record the codebase and ask for measurements.
+
+    Raises:
+        Fenced: another process took the idea over.
+    """
     environments.add_codebase(db, session, codebase, work.environment_id)
     profile = work.manifest.profiles[work.profile]
     isolated = needs_isolation(
@@ -208,7 +291,6 @@ def succeed(db: Database, session: Session, work: Work, winner: int, codebase: s
     # Measurements are locked before the experiment, as everywhere (see `measurements.hold`).
     queued = ExperimentState.QUEUED
     if not experiments.move(db, session, work.experiment, queued, codebase_id=codebase):
-        _close(db, session, work, "cancelled")
         for measurement in wanted:
             measurements.cancel_unwanted(db, session, measurement)
         return
@@ -223,31 +305,44 @@ def succeed(db: Database, session: Session, work: Work, winner: int, codebase: s
 
 
 def fail(db: Database, session: Session, work: Work, failure: Failure) -> None:
-    """No diff could be applied: the experiment ends here."""
-    _close(db, session, work, "failed")
-    experiments.move(db, session, work.experiment, ExperimentState.FAILED, failure)
+    """No diff could be applied: the experiment ends here. Raises Fenced."""
+    # The experiment before its implementation, as everywhere: else two could wait in a circle.
+    if experiments.move(db, session, work.experiment, ExperimentState.FAILED, failure):
+        _close(db, session, work, "failed")
 
 
-def count_fault(session: Session, experiment_id: str) -> int:
+def count_fault(session: Session, experiment_id: str, holder: str = LOCAL) -> int:
     """Count a fault of our own in implementing an idea; returns how many there were."""
-    row = session.scalars(_of(experiment_id)).one()
-    row.faults += 1
-    session.flush()
-    return row.faults
+    table = schema.Implementation
+    faults = session.execute(
+        update(table)
+        .where(table.experiment_id == experiment_id, table.holder == holder)
+        .values(faults=table.faults + 1)
+        .returning(table.faults),
+        execution_options={"synchronize_session": False},
+    ).scalar_one_or_none()
+    return faults or 0
 
 
-def give_up(db: Database, session: Session, experiment_id: str, failure: Failure) -> None:
-    """End an experiment that cannot be implemented, though nothing is wrong with the idea."""
-    row = session.scalars(_of(experiment_id)).one()
-    row.state, row.finished_at = "failed", db.now(session)
-    session.flush()
-    experiments.move(db, session, experiment_id, ExperimentState.FAILED, failure)
+def give_up(
+    db: Database, session: Session, experiment_id: str, failure: Failure, holder: str = LOCAL
+) -> None:
+    """End an experiment that cannot be implemented, though nothing is wrong with the idea.
 
-
-def _of(experiment_id: str) -> Select[schema.Implementation]:
-    return select(schema.Implementation).where(
-        schema.Implementation.experiment_id == experiment_id
+    Raises:
+        Fenced: another took it over.
+    """
+    if not experiments.move(db, session, experiment_id, ExperimentState.FAILED, failure):
+        return
+    table = schema.Implementation
+    ended = changed(
+        session,
+        update(table)
+        .where(table.experiment_id == experiment_id, table.holder == holder)
+        .values(state="failed", finished_at=db.now(session)),
     )
+    if not ended:
+        raise Fenced(f"{experiment_id} is implemented by another process by now")
 
 
 def _close(
@@ -258,6 +353,7 @@ def _close(
     winner: int | None = None,
     codebase_id: str | None = None,
 ) -> None:
+    check_held(session, work)
     changed(
         session,
         update(schema.Implementation)

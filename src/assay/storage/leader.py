@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from assay.domain.errors import Fenced
 from assay.storage import schema
 from assay.storage.database import Database
+from assay.storage.rows import insert_missing
 
 SCHEDULER = "scheduler"
 
@@ -33,8 +34,8 @@ def acquire(
             select(schema.Leader).where(schema.Leader.name == name).with_for_update()
         ).one_or_none()
         if row is None:
-            session.add(schema.Leader(name=name, holder=holder, epoch=1, expires_at=now + ttl))
-            return 1
+            first = {"name": name, "holder": holder, "epoch": 1, "expires_at": now + ttl}
+            return 1 if insert_missing(session, schema.Leader, [first]) else None
         if row.holder != holder and row.expires_at > now:
             return None
         if row.holder != holder or row.epoch != epoch or row.expires_at <= now:
@@ -59,8 +60,10 @@ def check(db: Database, session: Session, epoch: int, name: str = SCHEDULER) -> 
     A lease that has run out leads no longer, even if nobody else took it: the leader was paused
     (a laptop that slept) or without its database, and so was whoever renews other leases.
     """
-    row = session.scalars(
-        select(schema.Leader).where(schema.Leader.name == name).with_for_update()
+    row = session.execute(
+        select(schema.Leader.epoch, schema.Leader.expires_at)
+        .where(schema.Leader.name == name)
+        .with_for_update()
     ).one_or_none()
     if row is None or row.epoch != epoch:
         raise Fenced(f"leader epoch {epoch} has passed to {row.epoch if row else None}")

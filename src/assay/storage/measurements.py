@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, select, update
@@ -15,6 +15,7 @@ from assay.domain.ids import new_id
 from assay.domain.states import (
     TERMINAL_EXPERIMENT,
     TERMINAL_MEASUREMENT,
+    AttemptState,
     Failure,
     FailureStage,
     MeasurementKind,
@@ -28,8 +29,18 @@ from assay.storage.text import clean_json
 
 #: Infrastructure failures after which a measurement fails instead of being tried again.
 MAX_INFRASTRUCTURE_FAILURES = 3
-#: A worker that was told to stop says so: nothing failed, however often that happens.
-PLANNED = "worker_stopped"
+#: Codes of attempts that ended though nothing failed, however often that happens: the worker was
+#: told to stop, never took the attempt, or was removed by its operator.
+STOPPED, UNCLAIMED, REMOVED = "worker_stopped", "unclaimed", "worker_removed"
+_PLANNED = {STOPPED, UNCLAIMED, REMOVED}
+#: Codes of attempts whose worker fell silent, or could not end them in time.
+LOST, DEADLINE = "lost", "deadline"
+#: A measurement that took so many workers with it is not given to another.
+MAX_WORKERS_LOST = 2
+#: Pause before a measurement whose start failed is tried again; it doubles, up to the longest.
+RETRY_AFTER = timedelta(seconds=10)
+LONGEST_RETRY_AFTER = timedelta(minutes=5)
+_MOST_DOUBLINGS = 10
 _TERMINAL = [s.value for s in TERMINAL_MEASUREMENT]
 
 
@@ -253,7 +264,18 @@ def settle(
     experiments.refresh_for_measurement(db, session, measurement_id)
 
 
-def retry(db: Database, session: Session, measurement_id: str, failure: Failure) -> None:
+def is_planned(failure: Failure | None) -> bool:
+    """Whether an attempt ended though nothing failed."""
+    return failure is not None and failure.code in _PLANNED
+
+
+def retry(
+    db: Database,
+    session: Session,
+    measurement_id: str,
+    failure: Failure,
+    after: timedelta = RETRY_AFTER,
+) -> None:
     """Queue a measurement again after an infrastructure failure, or fail it after too many."""
     row = session.scalars(
         select(schema.Measurement)
@@ -263,22 +285,59 @@ def retry(db: Database, session: Session, measurement_id: str, failure: Failure)
     ).one()
     if row.state in _TERMINAL:
         return
-    if failure.code != PLANNED:
+    if not is_planned(failure):
         row.infrastructure_failures += 1
+    session.flush()
     if row.cancel_requested:
-        session.flush()
         settle(db, session, measurement_id, MeasurementState.CANCELLED)
         return
-    if row.infrastructure_failures > MAX_INFRASTRUCTURE_FAILURES:
-        session.flush()
-        message = f"given up after {row.infrastructure_failures} attempts; last: {failure.message}"
-        final = Failure(FailureStage.START, "infrastructure", message, retryable=True)
+    final = _final(session, row, failure)
+    if final is not None:
         settle(db, session, measurement_id, MeasurementState.FAILED, final)
         return
     row.state = MeasurementState.QUEUED.value
+    row.not_before = _not_before(db, session, row, failure, after)
     session.flush()
     post(db, session, Topic.SCHEDULE, "queue")
     experiments.refresh_for_measurement(db, session, measurement_id)
+
+
+def _final(session: Session, row: schema.Measurement, failure: Failure) -> Failure | None:
+    """Why a measurement is not tried again, if it is not."""
+    if failure.code in (LOST, DEADLINE) and _workers_lost(session, row.id) >= MAX_WORKERS_LOST:
+        message = f"{MAX_WORKERS_LOST} workers were lost while they ran it; last: "
+        return Failure(
+            FailureStage.START, "quarantined", message + failure.message, retryable=True
+        )
+    if row.infrastructure_failures > MAX_INFRASTRUCTURE_FAILURES:
+        message = f"given up after {row.infrastructure_failures} attempts; last: {failure.message}"
+        return Failure(FailureStage.START, "infrastructure", message, retryable=True)
+    return None
+
+
+def _workers_lost(session: Session, measurement_id: str) -> int:
+    """On how many workers attempts were lost while the codebase ran."""
+    rows = session.execute(
+        select(schema.Attempt.worker_id, schema.Attempt.failure).where(
+            schema.Attempt.measurement_id == measurement_id,
+            schema.Attempt.state == AttemptState.LOST.value,
+            schema.Attempt.started_at.is_not(None),
+        )
+    ).all()
+    return len({row.worker_id for row in rows if row.failure["code"] in (LOST, DEADLINE)})
+
+
+def _not_before(
+    db: Database, session: Session, row: schema.Measurement, failure: Failure, after: timedelta
+) -> datetime | None:
+    """When it may be tried again: what failed to start often fails at once again.
+
+    A lost attempt has cost a lease of waiting already.
+    """
+    if failure.code in (LOST, DEADLINE) or is_planned(failure):
+        return None
+    doubled = 1 << min(row.infrastructure_failures - 1, _MOST_DOUBLINGS)
+    return db.now(session) + min(after * doubled, LONGEST_RETRY_AFTER)
 
 
 def cancel_unwanted(db: Database, session: Session, measurement_id: str) -> None:

@@ -6,21 +6,30 @@ look at the rows again on their own clock.
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Iterable
+from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
+from assay.domain.errors import Unavailable
 from assay.storage import schema
 from assay.storage.database import Database
 from assay.storage.rows import append, changed
+from assay.telemetry import counts
+
+log = logging.getLogger(__name__)
 
 
 class Topic(StrEnum):
     """What a message is about; its key is a row's id."""
 
     IMPLEMENT = "implement"  # an experiment waits to be implemented
+    IMPLEMENTER = "implementer"  # an idea that this holder implements was cancelled
     SCHEDULE = "schedule"  # a measurement was queued, or resources became free
     WORKER = "worker"  # a worker has something to fetch
 
@@ -35,14 +44,31 @@ class Dispatcher(Protocol):
 
 def post(db: Database, session: Session, topic: Topic, key: str) -> None:
     """Write a message in the current transaction."""
-    append(session, schema.Outbox, topic=topic.value, key=key, created_at=db.now(session))
+    append(session, schema.Outbox, topic=topic.value, key=key, created_at=db.clock())
+
+
+def post_all(db: Database, session: Session, topic: Topic, keys: Iterable[str]) -> None:
+    """Write a message for each key, in one statement."""
+    now = db.now(session)
+    rows = [{"topic": topic.value, "key": key, "created_at": now} for key in sorted(set(keys))]
+    if rows:
+        session.connection().execute(insert(schema.Outbox), rows)
+
+
+class Nowhere:
+    """A dispatcher for servers without a broker: everybody looks on a clock."""
+
+    def send(self, topic: Topic, key: str) -> None:
+        """The message is dropped."""
 
 
 class Relay:
     """Delivers what is in the outbox, oldest first.
 
-    Delivered messages are deleted in bunches, since every deletion is a transaction: a crash
-    before it sends them again, which changes nothing.
+    On Postgres several processes may relay at once: each takes rows that no other has locked, and
+    deletes them in the transaction in which it read them. On SQLite there is one process, and
+    every deletion would be a transaction synced to disk, so that delivered messages are deleted in
+    bunches. A crash in between sends messages again, which changes nothing.
     """
 
     BUNCH = 100
@@ -53,7 +79,29 @@ class Relay:
         self._sent: set[int] = set()
 
     def deliver(self) -> int:
-        """Deliver what has not been delivered. Returns how many messages there were."""
+        """Deliver what has not been delivered. Returns how many messages there were.
+
+        Raises:
+            Unavailable: the database or the broker cannot be used; nothing is forgotten.
+        """
+        return self._deliver_alone() if self._db.is_sqlite else self._deliver_beside_others()
+
+    def _deliver_beside_others(self) -> int:
+        table = schema.Outbox
+        with self._db.write() as session:
+            rows = session.execute(
+                select(table.id, table.topic, table.key)
+                .order_by(table.id)
+                .limit(self.BUNCH * 10)
+                .with_for_update(skip_locked=True)
+            ).all()
+            if not rows:
+                return 0
+            self._send([(row.topic, row.key) for row in rows])
+            changed(session, delete(table).where(table.id.in_([row.id for row in rows])))
+        return len(rows)
+
+    def _deliver_alone(self) -> int:
         with self._db.read() as session:
             rows = session.execute(
                 select(schema.Outbox.id, schema.Outbox.topic, schema.Outbox.key)
@@ -61,12 +109,16 @@ class Relay:
                 .limit(self.BUNCH * 10)
             ).all()
         new = [row for row in rows if row.id not in self._sent]
-        for topic, key in dict.fromkeys((row.topic, row.key) for row in new):
-            self._dispatcher.send(Topic(topic), key)
+        self._send([(row.topic, row.key) for row in new])
         self._sent.update(row.id for row in new)
         if len(self._sent) >= self.BUNCH:
             self.tidy()
         return len(new)
+
+    def _send(self, messages: list[tuple[str, str]]) -> None:
+        for topic, key in dict.fromkeys(messages):
+            self._dispatcher.send(Topic(topic), key)
+            counts.DELIVERED.labels(topic).inc()
 
     def tidy(self) -> None:
         """Delete what was delivered. By id: on Postgres a lower id may commit later."""
@@ -75,3 +127,77 @@ class Relay:
         with self._db.write() as session:
             changed(session, delete(schema.Outbox).where(schema.Outbox.id.in_(self._sent)))
         self._sent.clear()
+
+    def forget(self, age: timedelta) -> int:
+        """Delete what could not be delivered for so long: its receivers have looked meanwhile.
+
+        Returns how many messages there were.
+        """
+        table = schema.Outbox
+        with self._db.write() as session:
+            before = self._db.now(session) - age
+            old = (
+                select(table.id)
+                .where(table.created_at < before)
+                .order_by(table.id)
+                .with_for_update(skip_locked=True)
+            )
+            return changed(session, delete(table).where(table.id.in_(old)))
+
+
+class RelayLoop:
+    """A relay in a thread: it runs when it is woken, and on a clock for what others commit."""
+
+    def __init__(
+        self,
+        db: Database,
+        dispatcher: Dispatcher,
+        *,
+        poll_seconds: float = 0.5,
+        keep: timedelta = timedelta(seconds=60),
+    ) -> None:
+        """`keep`: how long messages are kept that no broker takes."""
+        self._relay = Relay(db, dispatcher)
+        self._poll_seconds = poll_seconds
+        self._keep = keep
+        self._news = threading.Event()
+        self._stopping = threading.Event()
+        self._away = False
+
+    def wake(self) -> None:
+        """There are new messages."""
+        self._news.set()
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._stopping.set()
+        self._news.set()
+
+    def run(self) -> None:
+        """Deliver until stopped."""
+        while not self._stopping.is_set():
+            has_news = self._news.wait(self._poll_seconds)
+            self._news.clear()
+            try:
+                while self._relay.deliver():
+                    self._note(None)
+                if not has_news:
+                    self._relay.tidy()
+            except Unavailable as error:
+                self._note(error)
+                self._stopping.wait(self._poll_seconds)
+
+    def _note(self, error: Unavailable | None) -> None:
+        """Say once that messages wait, and once that they do not; keep them from piling up."""
+        if error is None:
+            if self._away:
+                log.info("messages are delivered again")
+            self._away = False
+            return
+        if not self._away:
+            log.warning("messages wait in the outbox: %s", error)
+        self._away = True
+        try:
+            self._relay.forget(self._keep)
+        except Unavailable as fault:
+            log.debug("the outbox cannot be tidied: %s", fault)

@@ -32,16 +32,21 @@ def insert_missing(session: Session, model: type[Base], rows: list[dict[str, Any
         return 0
     table = model.__table__
     assert isinstance(table, Table)
-    if session.get_bind().dialect.name == "sqlite":
-        return changed(session, sqlite.insert(table).values(rows).on_conflict_do_nothing())
-    return changed(session, postgresql.insert(table).values(rows).on_conflict_do_nothing())
+    dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
+    session.flush()  # rows that these refer to
+    outcome = session.connection().execute(
+        dialect.insert(table).values(rows).on_conflict_do_nothing(),
+        # Without it, the number of rows that an INSERT made is not kept (it reads -1).
+        execution_options={"preserve_rowcount": True},
+    )
+    return outcome.rowcount
 
 
 def append(session: Session, model: type[Base], **values: Any) -> None:
     """Insert a row that nobody reads back in this transaction: a message, an event."""
     table = model.__table__
     assert isinstance(table, Table)
-    session.connection().execute(table.insert(), values)
+    session.connection().execute(table.insert().values(**values))
 
 
 def changed(session: Session, statement: Executable) -> int:

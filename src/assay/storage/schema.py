@@ -214,7 +214,7 @@ class Sample(Base):
     tries: Mapped[int] = mapped_column(default=0)
     interrupted: Mapped[int] = mapped_column(default=0)
     started_at: Mapped[datetime]
-    finished_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None] = mapped_column(index=True)
 
 
 class Shape(Base):
@@ -269,6 +269,12 @@ class Measurement(Base):
             "id",
             sqlite_where=text("state = 'queued'"),
             postgresql_where=text("state = 'queued'"),
+        ),
+        Index(
+            "ix_measurement_failed",
+            "finished_at",
+            sqlite_where=text("state = 'failed'"),
+            postgresql_where=text("state = 'failed'"),
         ),
     )
 
@@ -395,7 +401,7 @@ class Attempt(Base):
     deadline_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
-    finished_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None] = mapped_column(index=True)
     released_at: Mapped[datetime | None]
 
 

@@ -7,7 +7,8 @@ from sqlalchemy.orm import Session
 
 from assay.contracts.environment import Profile
 from assay.domain.ids import new_id
-from assay.storage import schema
+from assay.domain.states import MeasurementState
+from assay.storage import environments, schema
 from assay.storage.rows import insert_missing
 
 #: An attempt's start and its end, on top of what training and evaluation may take.
@@ -49,3 +50,37 @@ def of(session: Session, measurement: schema.Measurement, profile: Profile) -> s
         profile,
         needs_isolation=measurement.needs_isolation,
     )
+
+
+def fill(session: Session, limit: int = 500) -> int:
+    """Give shapes to queued measurements that have none: an older version of the service, which
+    knows none, may run beside this one while it is replaced. Returns how many there were."""
+    rows = session.scalars(
+        select(schema.Measurement)
+        .where(
+            schema.Measurement.state == MeasurementState.QUEUED.value,
+            schema.Measurement.shape_id.is_(None),
+        )
+        .order_by(schema.Measurement.id)
+        .limit(limit)
+        .with_for_update(key_share=True, skip_locked=True)
+    ).all()
+    for row in rows:
+        profile = environments.manifest(session, row.environment_id).profiles[row.profile]
+        row.shape_id = of(session, row, profile)
+        row.batch_at = row.batch_at or row.created_at
+    session.flush()
+    return len(rows)
+
+
+def any_missing(session: Session) -> bool:
+    """Whether a queued measurement has no shape."""
+    found = session.scalars(
+        select(schema.Measurement.id)
+        .where(
+            schema.Measurement.state == MeasurementState.QUEUED.value,
+            schema.Measurement.shape_id.is_(None),
+        )
+        .limit(1)
+    ).first()
+    return found is not None

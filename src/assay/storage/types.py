@@ -6,8 +6,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, DateTime, Dialect, Integer
+from sqlalchemy import JSON, BigInteger, DateTime, Dialect, Float, Integer
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
 
@@ -29,6 +31,24 @@ class UtcDateTime(TypeDecorator[datetime]):
             return None
         stored: datetime = value
         return stored.replace(tzinfo=UTC) if stored.tzinfo is None else stored.astimezone(UTC)
+
+
+class epoch(FunctionElement[float]):  # noqa: N801 - a function of SQL
+    """Seconds since 1970 of a datetime: cheaper to read by the thousand than datetimes."""
+
+    type = Float()
+    inherit_cache = True
+    name = "epoch"
+
+
+@compiles(epoch, "postgresql")
+def _epoch_postgres(element: epoch, compiler: Any, **options: Any) -> str:
+    return f"date_part('epoch', {compiler.process(element.clauses, **options)})"
+
+
+@compiles(epoch, "sqlite")
+def _epoch_sqlite(element: epoch, compiler: Any, **options: Any) -> str:
+    return f"((julianday({compiler.process(element.clauses, **options)}) - 2440587.5) * 86400.0)"
 
 
 class Dollars(TypeDecorator[Decimal]):

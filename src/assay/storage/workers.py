@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, select, update
+from sqlalchemy import ColumnElement, Row, select, update
 from sqlalchemy.orm import Session
 
-from assay.contracts.worker import (
-    AttemptSpec,
-    HeldAttempt,
-    RescoreRule,
-    SyncRequest,
-    SyncResponse,
-    WorkerRegistration,
-)
+from assay.contracts.worker import HeldAttempt, SyncRequest, SyncResponse, WorkerRegistration
 from assay.domain.errors import Conflict, NotFound
 from assay.domain.ids import new_id
-from assay.domain.metrics import Sample
-from assay.domain.rescore import rescore_rule
 from assay.domain.states import LIVE_ATTEMPT, AttemptState, WorkerState
-from assay.storage import attempts, environments, measurements, schema
+from assay.storage import attempts, schema
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post
-from assay.storage.rows import changed, get
+from assay.storage.rows import changed
+from assay.storage.specs import specs
 
 _LIVE = [s.value for s in LIVE_ATTEMPT]
+#: How long a worker may be silent before what it runs is lost.
+LEASE = timedelta(seconds=180)
 
 
 def new_token() -> str:
@@ -76,25 +72,29 @@ def by_token(session: Session, token: str) -> str | None:
 
 
 def register(
-    db: Database, session: Session, worker_id: str, request: WorkerRegistration
+    db: Database,
+    session: Session,
+    worker_id: str,
+    request: WorkerRegistration,
+    ttl: timedelta = LEASE,
 ) -> schema.Worker:
     """Record that a worker has started.
 
-    A new incarnation says that no process of the old one lives: what it held is lost at once,
-    and its resources are free.
+    A new incarnation says which processes of the old one it has adopted; their attempts go on.
+    Nothing else of the old one lives: it is lost at once, and its resources are free.
     """
-    worker = _locked(session, worker_id)
+    worker = locked(session, worker_id)
     if worker.name != request.name:
         raise NotFound(f"this token belongs to a worker named {worker.name!r}")
     if worker.incarnation != request.incarnation:
-        held = _unreleased(session, worker_id)
-        measurements.hold(session, [attempt.measurement_id for attempt in held])
-        for attempt in held:
-            attempts.lose(db, session, attempt, "its worker was restarted", released=True)
+        _replace_incarnation(db, session, worker_id, request, ttl)
     worker.incarnation = request.incarnation
     worker.state = WorkerState.ACTIVE.value
     worker.draining = False
     worker.cpus, worker.gpus = request.cpus, request.gpus
+    worker.usable_gpus = request.gpus
+    worker.devices = [device.model_dump() for device in request.devices]
+    worker.version = request.version
     worker.memory_bytes = request.memory_bytes
     worker.hardware_class = request.hardware_class
     worker.sandbox, worker.isolated = request.sandbox, request.isolated
@@ -105,8 +105,43 @@ def register(
     return worker
 
 
+def _replace_incarnation(
+    db: Database,
+    session: Session,
+    worker_id: str,
+    request: WorkerRegistration,
+    ttl: timedelta,
+) -> None:
+    adopted = {held.attempt: held.lease_token for held in request.adopted}
+    gone = []
+    for attempt in unreleased(session, worker_id):
+        if adopted.get(attempt.id) != attempt.lease_token:
+            gone.append(attempt)
+        elif attempt.state in _LIVE:
+            attempt.lease_expires_at = db.now(session) + ttl
+    attempts.lose(db, session, gone, attempts.RESTARTED)
+
+
+def remove(db: Database, session: Session, worker_id: str) -> schema.Worker:
+    """The operator says that a worker's host is gone: nothing it held runs any more.
+
+    Should its process live all the same, it is told to stop when it next syncs. A worker that
+    registers under this name again is welcome.
+    """
+    worker = locked(session, worker_id)
+    attempts.lose(db, session, unreleased(session, worker_id), attempts.REMOVED)
+    worker.state, worker.incarnation = WorkerState.STOPPED.value, ""
+    post(db, session, Topic.SCHEDULE, "slots")
+    session.flush()
+    return worker
+
+
 def sync(
-    db: Database, session: Session, worker_id: str, request: SyncRequest, ttl: timedelta
+    db: Database,
+    session: Session,
+    worker_id: str,
+    request: SyncRequest,
+    ttl: timedelta = LEASE,
 ) -> SyncResponse:
     """Compare what a worker holds with what it should hold; renew the leases of both.
 
@@ -115,97 +150,112 @@ def sync(
     Raises:
         Conflict: a newer incarnation of this worker has registered (`stale_incarnation`).
     """
-    worker = _locked(session, worker_id)
-    if worker.incarnation != request.incarnation:
-        raise Conflict(
-            "a newer process registered under this worker's name; stop this one",
-            code="stale_incarnation",
-        )
-    now = db.now(session)
-    worker.last_seen_at, worker.draining = now, request.draining
-    worker.state = WorkerState.ACTIVE.value
+    now = _heard(db, session, worker_id, request)
     reported = {h.attempt: h for h in request.held}
     response = SyncResponse(assign=[], stop=[], fenced=[])
-    gone: list[schema.Attempt] = []
-    for attempt in _unreleased(session, worker_id):
-        held = reported.pop(attempt.id, None)
-        if attempt.state not in _LIVE:
-            _settle_dead(db, session, attempt, held, response)
+    found = _Found()
+    for row in _attempts_of(session, worker_id):
+        held = reported.pop(row.id, None)
+        if held is not None and held.lease_token != row.lease_token:
+            response.fenced.append(row.id)
+        elif row.state not in _LIVE:
+            (response.fenced if held is not None else found.dead).append(row.id)
         elif held is not None:
-            attempt.lease_expires_at = now + ttl
-            if _cancel_requested(session, attempt):
-                response.stop.append(attempt.id)
-        elif attempt.state == AttemptState.ASSIGNED.value:
-            attempt.lease_expires_at = now + ttl
-            response.assign.append(spec(session, attempt))
+            found.kept.append(row.id)
+            if row.cancel_requested:
+                response.stop.append(row.id)
+        elif row.state == AttemptState.ASSIGNED.value and row.cancel_requested:
+            found.unwanted.append(row.id)
+        elif row.state == AttemptState.ASSIGNED.value:
+            found.assigned.append(row.id)
         else:
-            gone.append(attempt)
-    measurements.hold(session, [attempt.measurement_id for attempt in gone])
-    for attempt in gone:
-        attempts.lose(db, session, attempt, "its worker no longer runs it", released=True)
+            found.gone.append(row.id)
+    _settle(db, session, found, now + ttl)
+    response.assign = specs(session, found.assigned)
     response.fenced.extend(_unknown(session, list(reported.values()), worker_id))
     return response
 
 
-def _settle_dead(
-    db: Database,
-    session: Session,
-    attempt: schema.Attempt,
-    held: HeldAttempt | None,
-    response: SyncResponse,
-) -> None:
-    """A lost attempt: free its resources when the worker says it is gone, else have it stopped."""
-    if held is None:
-        attempt.released_at = db.now(session)
+@dataclass
+class _Found:
+    """Attempts by what a sync makes of them."""
+
+    kept: list[str] = field(default_factory=list)
+    assigned: list[str] = field(default_factory=list)
+    unwanted: list[str] = field(default_factory=list)
+    dead: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+
+
+def _heard(db: Database, session: Session, worker_id: str, request: SyncRequest) -> datetime:
+    """Note that a worker was heard of, and lock its row: it registers and syncs one request after
+    the other. Returns when that was."""
+    table = schema.Worker
+    usable = table.gpus if request.usable_gpus is None else request.usable_gpus
+    heard = session.execute(
+        update(table)
+        .where(table.id == worker_id, table.incarnation == request.incarnation)
+        .values(
+            last_seen_at=db.clock(),
+            draining=request.draining,
+            usable_gpus=usable,
+            state=WorkerState.ACTIVE.value,
+        )
+        .returning(table.last_seen_at),
+        execution_options={"synchronize_session": False},
+    ).scalar_one_or_none()
+    if heard is not None:
+        return heard
+    if session.get(table, worker_id) is None:
+        raise NotFound(f"worker {worker_id!r} was not found")
+    raise Conflict(
+        "a newer process registered under this worker's name; stop this one",
+        code="stale_incarnation",
+    )
+
+
+def _attempts_of(session: Session, worker_id: str) -> Sequence[Row[str, int, str, bool]]:
+    """What a worker's attempts that hold resources are, locked."""
+    table = schema.Attempt
+    return session.execute(
+        select(table.id, table.lease_token, table.state, schema.Measurement.cancel_requested)
+        .join(schema.Measurement, schema.Measurement.id == table.measurement_id)
+        .where(table.worker_id == worker_id, table.released_at.is_(None))
+        .order_by(table.id)
+        .with_for_update(key_share=True, of=table)
+    ).all()
+
+
+def _settle(db: Database, session: Session, found: _Found, until: datetime) -> None:
+    """Renew leases, free what the worker says is gone, and lose what it should still have."""
+    table = schema.Attempt
+    if live := found.kept + found.assigned:
+        changed(session, update(table).where(table.id.in_(live)).values(lease_expires_at=until))
+    if found.dead:
+        changed(
+            session, update(table).where(table.id.in_(found.dead)).values(released_at=db.clock())
+        )
         post(db, session, Topic.SCHEDULE, "slots")
-    else:
-        response.fenced.append(attempt.id)
+    for ids, loss in ((found.gone, attempts.VANISHED), (found.unwanted, attempts.WITHDRAWN)):
+        if ids:
+            rows = session.scalars(select(table).where(table.id.in_(ids)).order_by(table.id))
+            attempts.lose(db, session, rows.all(), loss)
 
 
 def _unknown(session: Session, held: list[HeldAttempt], worker_id: str) -> list[str]:
     """Held attempts that were never this worker's; finished ones are simply forgotten soon."""
-    fenced = []
-    for item in held:
-        row = session.get(schema.Attempt, item.attempt)
-        if row is None or row.worker_id != worker_id or row.lease_token != item.lease_token:
-            fenced.append(item.attempt)
-    return fenced
-
-
-def spec(session: Session, attempt: schema.Attempt) -> AttemptSpec:
-    """All a worker needs to know of an attempt."""
-    measurement = get(session, schema.Measurement, attempt.measurement_id, "measurement")
-    environment = get(session, schema.Environment, measurement.environment_id, "environment")
-    return AttemptSpec(
-        attempt=attempt.id,
-        lease_token=attempt.lease_token,
-        measurement=measurement.id,
-        kind=measurement.kind,
-        codebase=measurement.codebase_id,
-        environment=environment.id,
-        bundle=environment.bundle,
-        profile=measurement.profile,
-        seed=measurement.seed,
-        hardware_class=measurement.hardware_class,
-        cpus=measurement.cpus,
-        gpus=measurement.gpus,
-        memory_bytes=measurement.memory_bytes,
-        needs_isolation=measurement.needs_isolation,
-        rescore=_rescore(session, environment, measurement),
-    )
-
-
-def _rescore(
-    session: Session, environment: schema.Environment, measurement: schema.Measurement
-) -> RescoreRule | None:
-    manifest = environments.manifest(session, environment.id)
-    if measurement.codebase_id == environment.codebase or manifest.entry_points.predict is None:
-        return None
-    values = measurements.baseline_values(
-        session, environment, measurement.profile, measurement.hardware_class
-    )
-    rule = rescore_rule(manifest.metric.direction, Sample.of(list(values.values())))
-    return RescoreRule(beyond=rule.beyond)
+    if not held:
+        return []
+    table = schema.Attempt
+    rows = session.execute(
+        select(table.id, table.worker_id, table.lease_token).where(
+            table.id.in_([item.attempt for item in held])
+        )
+    ).all()
+    known = {row.id: (row.worker_id, row.lease_token) for row in rows}
+    return [
+        item.attempt for item in held if known.get(item.attempt) != (worker_id, item.lease_token)
+    ]
 
 
 def any_silent(session: Session, since: datetime) -> bool:
@@ -231,7 +281,7 @@ def _silent(since: datetime) -> tuple[ColumnElement[bool], ...]:
     )
 
 
-def _locked(session: Session, worker_id: str) -> schema.Worker:
+def locked(session: Session, worker_id: str) -> schema.Worker:
     """A worker's row, locked: it registers and syncs one request after the other."""
     row = session.get(schema.Worker, worker_id, with_for_update={"key_share": True})
     if row is None:
@@ -239,7 +289,8 @@ def _locked(session: Session, worker_id: str) -> schema.Worker:
     return row
 
 
-def _unreleased(session: Session, worker_id: str) -> list[schema.Attempt]:
+def unreleased(session: Session, worker_id: str) -> list[schema.Attempt]:
+    """The attempts that hold resources of a worker, locked."""
     return list(
         session.scalars(
             select(schema.Attempt)
@@ -247,14 +298,4 @@ def _unreleased(session: Session, worker_id: str) -> list[schema.Attempt]:
             .order_by(schema.Attempt.id)
             .with_for_update(key_share=True)
         ).all()
-    )
-
-
-def _cancel_requested(session: Session, attempt: schema.Attempt) -> bool:
-    return bool(
-        session.scalars(
-            select(schema.Measurement.cancel_requested).where(
-                schema.Measurement.id == attempt.measurement_id
-            )
-        ).one()
     )

@@ -14,6 +14,7 @@ depends_on = None
 
 LIVE = "state IN ('assigned', 'starting', 'running', 'finalizing')"
 QUEUED = "state = 'queued'"
+FAILED = "state = 'failed'"
 #: Start and finish of an attempt, on top of its budgets.
 MARGIN_SECONDS = 60
 NEEDS = "hardware_class, cpus, gpus, memory_bytes, needs_isolation, budget_seconds"
@@ -99,7 +100,21 @@ def upgrade() -> None:
         sqlite_where=sa.text("infrastructure"),
         postgresql_where=sa.text("infrastructure"),
     )
+    _index_ends()
     _logs_elsewhere()
+
+
+def _index_ends() -> None:
+    """What has ended is added up as it ends."""
+    op.create_index("ix_attempt_finished_at", "attempt", ["finished_at"])
+    op.create_index("ix_sample_finished_at", "sample", ["finished_at"])
+    op.create_index(
+        "ix_measurement_failed",
+        "measurement",
+        ["finished_at"],
+        sqlite_where=sa.text(FAILED),
+        postgresql_where=sa.text(FAILED),
+    )
 
 
 def _fill() -> None:
@@ -148,6 +163,9 @@ def downgrade() -> None:
         batch.drop_column("size")
         batch.alter_column("data", existing_type=sa.LargeBinary(), nullable=False)
     op.drop_table("system_point")
+    op.drop_index("ix_measurement_failed", "measurement")
+    op.drop_index("ix_sample_finished_at", "sample")
+    op.drop_index("ix_attempt_finished_at", "attempt")
     op.drop_index("ix_attempt_infrastructure", "attempt")
     op.drop_index("ix_attempt_live", "attempt")
     op.drop_index("ix_measurement_queue", "measurement")
