@@ -6,6 +6,7 @@ import threading
 from enum import StrEnum
 
 from assay.contracts.worker import AttemptSpec, HeldAttempt
+from services.worker.journal import Journal
 
 
 class StopReason(StrEnum):
@@ -22,11 +23,13 @@ _STRENGTH = {reason: place for place, reason in enumerate(StopReason)}
 class Assignment:
     """An attempt and the way to end it from another thread.
 
-    `cancel` ends what runs; `abandon` also ends the tries to report.
+    `cancel` ends what runs; `abandon` also ends the tries to report. With a `journal` the attempt
+    was begun by a worker that is no more.
     """
 
-    def __init__(self, spec: AttemptSpec) -> None:
+    def __init__(self, spec: AttemptSpec, journal: Journal | None = None) -> None:
         self.spec = spec
+        self.journal = journal
         self.cancel = threading.Event()
         self.abandon = threading.Event()
         self._reason: StopReason | None = None
@@ -54,12 +57,12 @@ class Held:
         self._by_attempt: dict[str, Assignment] = {}
         self._lock = threading.Lock()
 
-    def add(self, spec: AttemptSpec) -> Assignment | None:
+    def add(self, spec: AttemptSpec, journal: Journal | None = None) -> Assignment | None:
         """Hold a new attempt; None when it is held already (an assignment may be repeated)."""
         with self._lock:
             if spec.attempt in self._by_attempt:
                 return None
-            assignment = self._by_attempt[spec.attempt] = Assignment(spec)
+            assignment = self._by_attempt[spec.attempt] = Assignment(spec, journal)
             return assignment
 
     def remove(self, assignment: Assignment) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import logging
-from collections.abc import Mapping
+import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
-from assay.contracts.base import FailureBody
 from assay.contracts.environment import Profile
 from assay.contracts.worker import INLINE_BYTES, FinishRequest, ManifestEntry
 from assay.domain.errors import AssayError, Fenced, Unavailable
-from assay.domain.hashing import derive_seed
 from assay.domain.rescore import Rescore
 from assay.domain.states import FailureStage
 from assay.evaluation import (
@@ -24,43 +21,45 @@ from assay.evaluation import (
 )
 from assay.evaluation.artifact import CURVE_FILE
 from assay.evaluation.checkpoints import Checkpoint
-from assay.patching.guard import size_problem
-from assay.sandbox import SandboxError
-from services.worker import collect
+from assay.sandbox import Handle, SandboxError, discard_kept_container
+from services.worker import collect, source
 from services.worker.api import ApiRefused
 from services.worker.assignment import Assignment, StopReason
-from services.worker.cache import CachedBundle, Corrupt, verified_tree
+from services.worker.cache import CachedBundle
 from services.worker.checkpoints import CheckpointWatch
 from services.worker.failures import (
     AttemptFailed,
     Cancelled,
+    End,
     failure,
+    fault,
     infrastructure,
 )
+from services.worker.gpus import NO_GPUS, GpuLease
 from services.worker.host import Host
+from services.worker.journal import SOURCE, Journal, Phase, new_notes
+from services.worker.provenance import facts_of
 from services.worker.reporter import Reporter
+from services.worker.sampler import Sampler
 from services.worker.scoring import Scoring
 from services.worker.telemetry import Telemetry
 from services.worker.training import Training, failure_of, limits_of, start_and_wait
-from services.worker.workspace import Workspace, open_workspace, restore_protected
+from services.worker.workspace import (
+    Workspace,
+    clear_workspace,
+    open_workspace,
+    reopen_workspace,
+)
 
 _log = logging.getLogger(__name__)
 _GOODBYE_SECONDS = 3.0
 
 
-@dataclass(frozen=True)
-class End:
-    """How an attempt ended, without what it left in files."""
-
-    state: Literal["succeeded", "failed", "cancelled"]
-    failure: FailureBody | None = None
-    infrastructure: bool = False
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    artifacts: tuple[ManifestEntry, ...] = ()
-
-
 def run_attempt(host: Host, assignment: Assignment) -> None:
-    """Claim, train, score and report an attempt in the calling thread."""
+    """Claim, train, score and report an attempt in the calling thread.
+
+    One that a killed worker left (`assignment.journal`) is gone on with where it stands.
+    """
     _Attempt(host, assignment).run()
 
 
@@ -71,21 +70,71 @@ class _Attempt:
         self._spec = assignment.spec
         self._reporter: Reporter | None = None
         self._telemetry: Telemetry | None = None
+        self._sampler: Sampler | None = None
+        self._journal: Journal | None = assignment.journal
+        self._adopted = self._journal is not None
+        self._settled = not self._adopted  # whether nothing runs that nobody has looked for
+        self._files: dict[str, bytes] | None = None
+        self._gpus: GpuLease = NO_GPUS
         self._started = False
         self._seconds = 0.0
-        self._facts: dict[str, Any] = _facts_of(host, assignment)
+        self._uploaded: dict[str, Path] = {}
+        self._facts: dict[str, Any] = facts_of(host, self._spec)
+        if self._journal is not None:
+            self._remember(self._journal)
+
+    def _remember(self, journal: Journal) -> None:
+        """What a worker that is no more knew about this attempt."""
+        notes = journal.notes
+        self._facts |= notes.facts | {"adoptions": notes.facts.get("adoptions", 0) + 1}
+        journal.note(facts=dict(self._facts))
+        self._seconds = notes.seconds
+        self._started = notes.phase is not Phase.PREPARED
 
     def run(self) -> None:
-        if not self._claimed():
-            return
         with ExitStack() as stack:
-            end = self._end(stack)
-            if self._reporter is not None:
-                self._reporter.stop()
+            stack.callback(self._give_gpus_back)
+            end = self._without_gpus()
+            if not self._adopted and not self._claimed():
+                return
+            end = end or self._end(stack)
+            if not self._settled:
+                self._settle()
+            for part in (self._sampler, self._reporter):
+                if part is not None:
+                    part.stop()
+            # Before the end is told: what is free by then must be fit for the next attempt.
+            self._give_gpus_back()
             if self._assignment.reason is StopReason.FENCED:
                 _log.info("%s: fenced, discarded", self._spec.attempt)
                 return
             self._deliver(end)
+
+    def _without_gpus(self) -> End | None:
+        """Take the GPUs; an end if they cannot be had."""
+        gpus = self._host.gpus
+        try:
+            if self._journal is not None:
+                self._gpus = gpus.adopt(self._journal.notes.devices)
+            else:
+                self._gpus = gpus.take(self._spec.gpus)
+        except AssayError as error:
+            return fault(error.code, str(error))
+        self._facts |= gpus.facts(self._gpus.uuids)
+        return None
+
+    def _give_gpus_back(self) -> None:
+        lease, self._gpus = self._gpus, NO_GPUS
+        lease.release()
+
+    def _settle(self) -> None:
+        """The attempt ended before its program was looked for: end that, too, and clear away."""
+        try:
+            discard_kept_container(self._host.sandbox_settings, self._spec.attempt)
+        except SandboxError as error:  # it has a deadline of its own
+            _log.warning("%s: its container stays: %s", self._spec.attempt, error)
+        if self._telemetry is None:  # the workspace was not opened
+            clear_workspace(self._host.scratch.attempts, self._spec.attempt)
 
     def _claimed(self) -> bool:
         spec = self._spec
@@ -95,6 +144,7 @@ class _Attempt:
             self._host.api.claim(
                 spec.attempt,
                 spec.lease_token,
+                devices=self._gpus.uuids,
                 patience=self._host.settings.api_seconds,
                 give_up=self._assignment.cancel,
             )
@@ -115,59 +165,47 @@ class _Attempt:
             self._assignment.stop(StopReason.FENCED)
             return self._cancelled()
         except SandboxError as error:
-            return _fault("sandbox_failed", str(error))
+            return fault("sandbox_failed", str(error))
         except AssayError as error:
             if self._assignment.cancel.is_set():
                 return self._cancelled()
-            return _fault(error.code, str(error))
+            return fault(error.code, str(error))
         except OSError as error:
-            return _fault("host_failed", f"{type(error).__name__}: {error}")
+            return fault("host_failed", f"{type(error).__name__}: {error}")
         except Exception as error:
             _log.exception("%s: the worker failed", self._spec.attempt)
-            return _fault("worker_error", f"{type(error).__name__}: {error}")
+            return fault("worker_error", f"{type(error).__name__}: {error}")
 
     def _cancelled(self) -> End:
         if self._assignment.reason is StopReason.STOPPING:
-            return _fault("worker_stopped", "the worker was stopped")
+            return fault("worker_stopped", "the worker was stopped")
         stage = FailureStage.TRAIN if self._started else FailureStage.START
         return End("cancelled", failure(stage, "cancelled", "cancelled on request"))
 
     def _measure(self, stack: ExitStack) -> End:
         host, spec = self._host, self._spec
         bundle = host.bundles.bundle(spec.bundle)
-        profile = _profile_of(bundle, spec.environment, spec.profile)
+        profile = bundle.profile(spec.environment, spec.profile)
         self._facts |= {"evaluator": bundle.evaluator, "threads": profile.cpus}
-        if spec.needs_isolation and not host.isolated:
-            raise infrastructure("not_isolated", f"this code is not run here: {host.why_not}")
-        if spec.hardware_class != host.hardware_class:
-            raise infrastructure(
-                "wrong_hardware",
-                f"{spec.hardware_class} was asked for; this is {host.hardware_class}",
-            )
-        files = self._codebase(bundle)
+        host.check(spec)
         data = host.bundles.data(bundle, spec.profile)
         self._facts["held_out_key"] = bool(host.settings.held_out_key.get_secret_value())
         self._facts["held_out"] = host.bundles.fingerprint(data / "search")
         self._facts["sealed"] = host.bundles.fingerprint(data / "sealed")
-        self._check_cancel()
         config = profile.config | {"budget": profile.budget.model_dump(exclude_none=True)}
-        space = stack.enter_context(
-            open_workspace(
-                host.scratch.attempts,
-                spec.attempt,
-                files,
-                config,
-                disk_bytes=profile.disk_bytes,
-                disk_files=host.settings.disk_files,
-            )
-        )
-        self._start_reporter(space, stack)
+        space, journal = self._open(stack, bundle, profile, config)
+        self._start_reporter(space, stack, journal.notes.began)
         argv = bundle.environment.manifest.entry_points.train
-        training = Training(spec, profile, argv, data / "train")
-        checkpoints = self._train(training, space)
+        gpus = self._gpus
+        training = Training(spec, profile, argv, data / "train", gpus.uuids, gpus.locks)
+        if journal.notes.phase is Phase.PREPARED:
+            self._train(training, space, journal)
         found = self._scan(space, profile)
+        checkpoints = tuple(journal.notes.checkpoints)
+        if journal.notes.phase is Phase.SCORED:  # only the upload and the report are missing
+            return self._succeeded(space, found, journal)
         request = self._request(bundle, training, space, config, checkpoints)
-        space.write_pristine(files)
+        space.write_pristine(self._codebase(bundle, space))
         scoring = self._scoring(bundle, space)
         try:
             metrics = self._score(scoring, request)
@@ -178,39 +216,65 @@ class _Attempt:
             last = tuple(c.name for c in checkpoints[-1:])
             stored = collect.without_checkpoints(found, keep=last)
             return End("failed", failed.failure, artifacts=(self._upload(space, stored),))
-        stored = collect.without_checkpoints(found, keep=scoring.keep)
-        return End("succeeded", metrics=metrics, artifacts=(self._upload(space, stored),))
+        self._note(journal, phase=Phase.SCORED, metrics=metrics, keep=list(scoring.keep))
+        return self._succeeded(space, found, journal)
 
-    def _check_cancel(self) -> None:
-        if self._assignment.cancel.is_set():
+    def _succeeded(self, space: Workspace, found: list[collect.Found], journal: Journal) -> End:
+        notes = journal.notes
+        stored = collect.without_checkpoints(found, keep=notes.keep)
+        return End("succeeded", metrics=notes.metrics, artifacts=(self._upload(space, stored),))
+
+    def _note(self, journal: Journal, **changes: Any) -> None:
+        journal.note(**changes, facts=dict(self._facts), seconds=self._seconds)
+
+    def _open(
+        self, stack: ExitStack, bundle: CachedBundle, profile: Profile, config: dict[str, Any]
+    ) -> tuple[Workspace, Journal]:
+        """The workspace: a new one, or what a killed worker left."""
+        host, spec = self._host, self._spec
+        if self._journal is not None:
+            context = reopen_workspace(host.scratch.attempts, spec.attempt)
+            return stack.enter_context(context), self._journal
+        cancel, patience = self._assignment.cancel, host.settings.api_seconds
+        data = source.fetch(host.api, spec, patience=patience, give_up=cancel)
+        self._files = source.unpack(data, spec, bundle, self._facts)
+        if cancel.is_set():
             raise Cancelled
-
-    def _codebase(self, bundle: CachedBundle) -> dict[str, bytes]:
-        """The codebase, with the environment's protected files as they should be."""
-        sha256 = self._spec.codebase
-        if self._spec.archive is not None:
-            data = base64.b64decode(self._spec.archive)
-        else:
-            data = self._host.api.codebase(
-                sha256,
-                patience=self._host.settings.api_seconds,
-                give_up=self._assignment.cancel,
+        space = stack.enter_context(
+            open_workspace(
+                host.scratch.attempts,
+                spec.attempt,
+                self._files,
+                config,
+                disk_bytes=profile.disk_bytes,
+                disk_files=host.settings.disk_files,
             )
-        protected = bundle.environment.manifest.codebase.protected
-        files, restored = restore_protected(
-            verified_tree(data, sha256), bundle.baseline, protected
         )
-        sizes = {name: len(content) for name, content in files.items()}
-        problem = size_problem(sizes, {n: len(c) for n, c in bundle.baseline.items()})
-        if problem is not None:
-            raise AttemptFailed(failure(FailureStage.GUARD, "codebase_too_large", problem))
-        if restored:
-            self._facts["restored"] = restored
-            _log.warning("%s: protected files restored: %s", self._spec.attempt, restored)
-        return files
+        (space.folder / SOURCE).write_bytes(data)
+        notes = new_notes(spec, list(self._gpus.uuids), self._facts)
+        self._journal = Journal(space.folder, notes, stored=host.adopts)
+        self._journal.note()
+        return space, self._journal
 
-    def _start_reporter(self, space: Workspace, stack: ExitStack) -> None:
-        self._telemetry = Telemetry(space.logs, space.out_descriptor)
+    def _codebase(self, bundle: CachedBundle, space: Workspace) -> dict[str, bytes]:
+        """What was trained, as it was before the training."""
+        if self._files is None:
+            data = (space.folder / SOURCE).read_bytes()
+            self._files = source.unpack(data, self._spec, bundle, self._facts)
+        return self._files
+
+    def _start_reporter(self, space: Workspace, stack: ExitStack, since: float) -> None:
+        devices = self._gpus.uuids
+        sources = [lambda: self._host.gpus.gauges(devices), space.gauges]
+        self._sampler = Sampler(sources, since, seconds=self._host.settings.sample_seconds)
+        self._sampler.start()
+        stack.callback(self._sampler.stop)
+        self._telemetry = Telemetry(
+            space.logs,
+            space.out_descriptor,
+            log_bytes=self._host.settings.log_bytes,
+            samples=self._sampler,
+        )
         self._reporter = Reporter(
             self._host.api,
             self._spec.attempt,
@@ -222,13 +286,31 @@ class _Attempt:
         stack.callback(self._reporter.stop)
         self._reporter.start()
 
-    def _train(self, training: Training, space: Workspace) -> tuple[Checkpoint, ...]:
-        settings = self._host.settings
-        cancel = self._assignment.cancel
-        watch = CheckpointWatch(space.out_descriptor, training.profile.disk_bytes, cancel)
-        watch.start()
+    def _train(self, training: Training, space: Workspace, journal: Journal) -> None:
+        """Train to a good end, or go on with a training; the journal gets the checkpoints."""
+        host, cancel = self._host, self._assignment.cancel
+        since = journal.notes.training_began
+        if since is None:
+            since = time.monotonic()
+            journal.note(training_began=since)
+        watch = CheckpointWatch(
+            space.out_descriptor,
+            training.profile.disk_bytes,
+            cancel,
+            known=journal.notes.checkpoints,
+            on_new=journal.add_checkpoint,
+        )
+        watch.start(since)
         try:
-            end = start_and_wait(self._host.sandbox, training, space, settings, cancel)
+            end = start_and_wait(
+                host.sandbox,
+                training,
+                space,
+                host.settings,
+                cancel,
+                adopt=self._adopted,
+                on_start=self._watch_over,
+            )
         finally:
             checkpoints = watch.stop()
         self._started = True
@@ -243,7 +325,12 @@ class _Attempt:
         body = failure_of(end, training, space)
         if body is not None:
             raise AttemptFailed(body)
-        return checkpoints
+        self._note(journal, phase=Phase.TRAINED, checkpoints=list(checkpoints))
+
+    def _watch_over(self, handle: Handle) -> None:
+        self._settled = True
+        if self._sampler is not None:
+            self._sampler.add(handle.gauges)
 
     def _scan(self, space: Workspace, profile: Profile) -> list[collect.Found]:
         settings = self._host.settings
@@ -293,7 +380,7 @@ class _Attempt:
             profile=self._spec.profile,
             hardware_class=host.hardware_class,
             threads=training.profile.cpus,
-            gpus=training.profile.gpus,
+            gpus=training.gpus,
         )
 
     def _scoring(self, bundle: CachedBundle, space: Workspace) -> Scoring:
@@ -320,7 +407,9 @@ class _Attempt:
             # The result is worth more than the weights, which the codebase can make again.
             self._facts["artifact_not_stored"] = size
             found = [f for f in found if f.name == CURVE_FILE]
-        logs = [path for path in space.logs.values() if path.stat().st_size]
+        # A longer log is read where logs are; here it would outweigh what was trained.
+        sizes = ((path, path.stat().st_size) for path in space.logs.values())
+        logs = [path for path, size in sizes if 0 < size <= collect.LOG_BYTES]
         target = space.folder / collect.ARCHIVE
         try:
             collect.build_archive(space.out_descriptor, found, logs, target)
@@ -328,6 +417,7 @@ class _Attempt:
             raise AttemptFailed(failure(FailureStage.TRAIN, error.code, str(error))) from error
         if target.stat().st_size <= INLINE_BYTES:
             return collect.inline(target)
+        self._uploaded = {target.name: target}
         return self._host.api.upload(
             self._spec.attempt,
             self._spec.lease_token,
@@ -365,9 +455,13 @@ class _Attempt:
             seconds=self._seconds if self._started else None,
         )
         if self._telemetry is not None:
-            body.logs, body.points = self._telemetry.pending(final=True)
+            body.logs, body.points, body.system = self._telemetry.pending(final=True)
         self._host.api.finish(
-            self._spec.attempt, body, patience=patience, give_up=self._assignment.abandon
+            self._spec.attempt,
+            body,
+            files=self._uploaded,
+            patience=patience,
+            give_up=self._assignment.abandon,
         )
 
     def _deliver_refusal(self, error: ApiRefused) -> None:
@@ -384,41 +478,3 @@ class _Attempt:
             self._host.api.finish(self._spec.attempt, body, patience=_GOODBYE_SECONDS)
         except AssayError as again:
             _log.error("%s: that was refused, too: %s", self._spec.attempt, again)
-
-
-def _fault(code: str, message: str) -> End:
-    """The end of an attempt whose codebase is not to blame."""
-    return End("failed", infrastructure(code, message).failure, infrastructure=True)
-
-
-def _profile_of(bundle: CachedBundle, environment: str, profile: str) -> Profile:
-    name, _, sha256 = environment.partition("@")
-    found = bundle.environment
-    if found.name != name or not found.content_hash.startswith(sha256):
-        raise Corrupt(f"bundle {bundle.sha256[:12]} holds {found.id}, not {environment}")
-    return found.profile(profile)
-
-
-def _facts_of(host: Host, assignment: Assignment) -> dict[str, Any]:
-    """Where a number comes from, as far as it is known before anything has started."""
-    spec = assignment.spec
-    return {
-        "codebase": spec.codebase,
-        "environment": spec.environment,
-        "bundle": spec.bundle,
-        "profile": spec.profile,
-        "seed": spec.seed,
-        "evaluation_seed": derive_seed(spec.seed, "evaluation"),
-        "sandbox": host.sandbox.name,
-        "isolated": host.isolated,
-        "guarantees": host.guarantees,
-        **{f"sandbox_{name}": value for name, value in host.sandbox_facts.items()},
-        "assay": host.info["assay"],
-        "hardware_class": host.hardware_class,
-        "cpu_model": host.cpu.model,
-        "python": host.info["python"],
-        "torch": host.info["torch"],
-        "numpy": host.info["numpy"],
-        "worker": host.settings.name,
-        "host": host.info["host"],
-    }

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from assay.contracts.environment import Profile
 from assay.domain.errors import AssayError
 from assay.domain.hashing import tree_hash
 from assay.environments import Environment, prepare_data, unpack_tree
@@ -39,6 +40,18 @@ class CachedBundle:
     def folder(self) -> Path:
         """The unpacked environment folder."""
         return self.environment.folder
+
+    def profile(self, environment: str, name: str) -> Profile:
+        """A profile of the environment this bundle is said to hold.
+
+        Raises:
+            Corrupt: it holds another one.
+        """
+        expected, _, sha256 = environment.partition("@")
+        found = self.environment
+        if found.name != expected or not found.content_hash.startswith(sha256):
+            raise Corrupt(f"bundle {self.sha256[:12]} holds {found.id}, not {environment}")
+        return found.profile(name)
 
 
 def verified_tree(data: bytes, sha256: str) -> dict[str, bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterable
 
 from assay.evaluation.checkpoints import MOST, Checkpoint, Reader, names
 
@@ -15,7 +16,8 @@ class CheckpointWatch:
 
     A checkpoint's time is taken when its hash is known: whatever has that hash was there by then.
     At most `most_bytes` are read, and as many again to see that nothing has changed; both end
-    when `cancel` is set.
+    when `cancel` is set. `known` are those that were recorded before, by a worker that is no more;
+    what appeared while nobody looked gets the time at which it is found. `on_new` hears of each.
     """
 
     def __init__(
@@ -25,20 +27,23 @@ class CheckpointWatch:
         cancel: threading.Event | None = None,
         *,
         poll_seconds: float = _POLL_SECONDS,
+        known: Iterable[Checkpoint] = (),
+        on_new: Callable[[Checkpoint], object] = lambda _: None,
     ) -> None:
         self._artifact = artifact
         self._most_bytes = most_bytes
         self._cancel = cancel or threading.Event()
         self._reader = Reader(most_bytes, lambda: not self._cancel.is_set())
         self._poll_seconds = poll_seconds
-        self._recorded: dict[str, Checkpoint | None] = {}
+        self._recorded: dict[str, Checkpoint | None] = {c.name: c for c in known}
+        self._on_new = on_new
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="checkpoints", daemon=True)
         self._since = 0.0
 
-    def start(self) -> None:
-        """Begin, with the clock at 0."""
-        self._since = time.monotonic()
+    def start(self, since: float | None = None) -> None:
+        """Begin, with the clock at 0, or started at `since` (monotonic)."""
+        self._since = time.monotonic() if since is None else since
         self._thread.start()
 
     def stop(self) -> tuple[Checkpoint, ...]:
@@ -72,4 +77,7 @@ class CheckpointWatch:
             sha256 = self._reader.hash_of(self._artifact, name)
             seconds = time.monotonic() - self._since
             # What cannot be read is not looked at again: it was to be complete.
-            self._recorded[name] = None if sha256 is None else Checkpoint(name, seconds, sha256)
+            found = None if sha256 is None else Checkpoint(name, seconds, sha256)
+            self._recorded[name] = found
+            if found is not None:
+                self._on_new(found)

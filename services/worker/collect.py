@@ -20,6 +20,8 @@ from assay.evaluation.checkpoints import FOLDER as CHECKPOINTS
 ARCHIVE = "artifact.zip"
 _DEPTH = 16
 _NAME_CAP = 512
+LOG_BYTES = 8 << 20
+"""Longer logs are not packed."""
 _COMPRESSED = 8 << 20  # larger files are weights, which do not compress
 _CHUNK = 1 << 20
 _EPOCH = (1980, 1, 1, 0, 0, 0)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 from assay.contracts.base import FailureBody
 from assay.contracts.environment import MetricSpec
+from assay.contracts.worker import ManifestEntry
 from assay.domain.errors import AssayError
 from assay.domain.metrics import is_better
 from assay.domain.states import FailureStage
@@ -148,3 +152,19 @@ def implausible(spec: MetricSpec, metric: float) -> FailureBody | None:
         f"{spec.name} is {metric:g}, better than the bound of {spec.bound:g} that this "
         "environment holds possible; look for a leak before believing it",
     )
+
+
+@dataclass(frozen=True)
+class End:
+    """How an attempt ended, without what it left in files."""
+
+    state: Literal["succeeded", "failed", "cancelled"]
+    failure: FailureBody | None = None
+    infrastructure: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    artifacts: tuple[ManifestEntry, ...] = ()
+
+
+def fault(code: str, message: str) -> End:
+    """The end of an attempt whose codebase is not to blame."""
+    return End("failed", infrastructure(code, message).failure, infrastructure=True)

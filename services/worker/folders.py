@@ -12,6 +12,7 @@ from pathlib import Path
 
 from assay.domain.errors import Unavailable
 from assay.sandbox import VolumeKeeper, sweep_volumes
+from services.worker.journal import NAME, Journal, read_journal
 
 _log = logging.getLogger(__name__)
 _CLEARED_SECONDS = 1.0
@@ -45,6 +46,9 @@ def remove_tree(folder: Path) -> bool:
 class Scratch:
     """The worker's own folder for attempts, held by a lock as long as the worker lives.
 
+    `journals` are those of attempts that a killed worker left: either somebody goes on with them,
+    or `discard` removes them.
+
     Raises:
         Unavailable: another worker on this host uses the folder.
     """
@@ -59,8 +63,8 @@ class Scratch:
             raise Unavailable(
                 f"{folder} is used by another worker; set ASSAY_WORKER_SCRATCH to another folder"
             )
-        self._remove_leftovers()
-        self._keeper = VolumeKeeper(self.attempts, self._lock.fileno())
+        self.journals = self._remove_leftovers()
+        self._keeper = VolumeKeeper(self.attempts, self._lock.fileno(), spared=NAME)
 
     def _locked(self) -> bool:
         """Whether the lock could be had; what a killed worker left is cleared away in a moment."""
@@ -75,17 +79,30 @@ class Scratch:
             else:
                 return True
 
-    def _remove_leftovers(self) -> None:
-        """Whatever a killed worker left: its attempts died with it."""
+    def _remove_leftovers(self) -> list[Journal]:
+        """Whatever a killed worker left but for attempts with a journal, which are returned: the
+        others died with it."""
         if self.attempts.is_symlink():
             self.attempts.unlink()
         self.attempts.mkdir(mode=0o700, exist_ok=True)
-        sweep_volumes(self.attempts)
+        folders = [f for f in self.attempts.iterdir() if f.is_dir() and not f.is_symlink()]
+        journals = {folder: read_journal(folder) for folder in folders}
+        sweep_volumes(self.attempts, [folder for folder in folders if journals[folder]])
         for leftover in self.attempts.iterdir():
-            if leftover.is_dir() and not leftover.is_symlink():
-                remove_tree(leftover)
-            else:
+            if leftover not in journals:
                 leftover.unlink()
+            elif journals[leftover] is None:
+                remove_tree(leftover)
+        return [journal for journal in journals.values() if journal is not None]
+
+    def discard(self) -> None:
+        """Remove what the journals are about: nothing of it runs any more."""
+        for journal in self.journals:
+            folder = self.attempts / journal.notes.spec.attempt
+            (folder / NAME).unlink()
+            sweep_volumes(folder)
+            remove_tree(folder)
+        self.journals = []
 
     def close(self) -> None:
         """Let another worker use the folder."""

@@ -1,4 +1,4 @@
-"""What this host is: its hardware class, its CPU, what of it may be used.
+"""What this host is: its hardware class, its processors, what of it may be used.
 
 A hardware class names the instruction set, not the model of the CPU. The libraries that do the
 arithmetic choose their kernels by instruction set, and a different kernel adds up the same
@@ -8,14 +8,21 @@ the last digit within a class, and differ by rounding, amplified by training, be
 
 from __future__ import annotations
 
+import math
 import os
 import platform
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from assay.contracts.worker import Device
+from assay.domain.errors import InvalidInput
+
 CPUINFO = Path("/proc/cpuinfo")
+_NOISE = re.compile(r"nvidia|geforce|tesla|hbm\w*|(\d+g\.)?\d+gb")
 _CGROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -52,6 +59,28 @@ def hardware_class(cpu: Cpu) -> str:
         "avx2": "cpu-avx2",
     }
     return next((name for flag, name in ranked.items() if flag in cpu.flags), "cpu")
+
+
+def gpu_class(devices: Sequence[Device]) -> str:
+    """The class of a host with GPUs, by model and memory: `gpu-h200-141`, `gpu-a100-sxm4-40`.
+
+    Raises:
+        InvalidInput: they are of several kinds, so results would not be comparable.
+    """
+    classes = sorted({_gpu_name(device) for device in devices})
+    if len(classes) != 1:
+        raise InvalidInput(
+            f"this host has GPUs of several kinds ({', '.join(classes)}); run a worker for each, "
+            "with the UUIDs of one kind in ASSAY_WORKER_GPUS"
+        )
+    return classes[0][:64]
+
+
+def _gpu_name(device: Device) -> str:
+    words = re.split(r"[^a-z0-9.]+", device.name.lower())
+    kept = [w for w in words if w and not _NOISE.fullmatch(w)] or ["unknown"]
+    memory = [str(math.ceil(device.memory_bytes / (1 << 30)))] if device.memory_bytes else []
+    return "-".join(["gpu", *kept, *memory]).replace(".", "_")
 
 
 def available_cpus() -> int:

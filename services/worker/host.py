@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
+from assay.contracts.worker import AttemptSpec
 from assay.evaluation import start_evaluation_server
 from assay.sandbox import (
     ISOLATION_GUARANTEES,
@@ -21,11 +22,14 @@ from assay.sandbox import (
     SandboxSettings,
     choose_sandbox,
     open_sandbox,
+    remove_kept_containers,
 )
 from services.worker.api import WorkerApi
 from services.worker.cache import BundleCache
+from services.worker.failures import infrastructure
 from services.worker.folders import Scratch
-from services.worker.hardware import Cpu, hardware_class, read_cpu
+from services.worker.gpus import Gpus
+from services.worker.hardware import Cpu, gpu_class, hardware_class, read_cpu
 from services.worker.settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
@@ -45,7 +49,13 @@ class Host:
     guarantees: dict[str, bool]
     hardware_class: str
     cpu: Cpu
+    gpus: Gpus
     info: dict[str, Any]
+
+    @property
+    def adopts(self) -> bool:
+        """Whether what runs outlives this process, for another one to go on with."""
+        return self.settings.adopt and self.sandbox.adopts
 
     @property
     def why_not(self) -> str:
@@ -58,6 +68,16 @@ class Host:
             f"the {self.sandbox.name} sandbox did not hold {', '.join(broken)}" if broken else ""
         )
 
+    def check(self, spec: AttemptSpec) -> None:
+        """Raise `AttemptFailed` for an attempt that is not for this host."""
+        if spec.needs_isolation and not self.isolated:
+            raise infrastructure("not_isolated", f"this code is not run here: {self.why_not}")
+        if spec.hardware_class != self.hardware_class:
+            raise infrastructure(
+                "wrong_hardware",
+                f"{spec.hardware_class} was asked for; this is {self.hardware_class}",
+            )
+
     @property
     def isolated(self) -> bool:
         """Whether code that nobody trusts may run here: no guarantee that was tried failed."""
@@ -65,7 +85,11 @@ class Host:
 
 
 def open_host(
-    settings: WorkerSettings, scratch: Scratch, api: WorkerApi, bundles: BundleCache
+    settings: WorkerSettings,
+    scratch: Scratch,
+    api: WorkerApi,
+    bundles: BundleCache,
+    gpus: Gpus,
 ) -> Host:
     """Choose and try the sandbox, and find out what this host is.
 
@@ -83,6 +107,8 @@ def open_host(
     )
     sandbox_settings = dataclasses.replace(chosen, grace_seconds=settings.grace_seconds)
     sandbox = open_sandbox(sandbox_settings)
+    wanted = {journal.notes.spec.attempt for journal in scratch.journals if settings.adopt}
+    remove_kept_containers(sandbox_settings, wanted)
     guarantees = sandbox.probe(quick=settings.probe == "quick")
     _log.log(logging.INFO if sandbox.isolated else logging.WARNING, "sandbox: %s", why)
     start_evaluation_server()
@@ -96,10 +122,15 @@ def open_host(
         sandbox_settings=sandbox_settings,
         sandbox_facts=sandbox.facts,
         guarantees={guarantee.value: held for guarantee, held in guarantees.items()},
-        hardware_class=settings.hardware_class or hardware_class(cpu),
+        hardware_class=settings.hardware_class or _class_of(cpu, gpus),
         cpu=cpu,
+        gpus=gpus,
         info=_info(cpu, why),
     )
+
+
+def _class_of(cpu: Cpu, gpus: Gpus) -> str:
+    return gpu_class(gpus.devices) if gpus.devices else hardware_class(cpu)
 
 
 def _info(cpu: Cpu, why: str) -> dict[str, Any]:

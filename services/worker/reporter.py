@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Literal
 
 from assay.contracts.worker import ProgressRequest
 from assay.domain.errors import AssayError, Fenced
 from services.worker.api import WorkerApi
-from services.worker.telemetry import Telemetry, is_full
+from services.worker.telemetry import Report, Telemetry
 
 _log = logging.getLogger(__name__)
+_LEAST_PAUSE = 0.05
 Phase = Literal["running", "finalizing"]
 
 
@@ -20,7 +22,9 @@ class Reporter:
     """Posts new log bytes, new points and a change of phase every `seconds`.
 
     An attempt that is shorter never posts: its `finish` carries everything. A report that did not
-    arrive is repeated with the same offsets by the next one.
+    arrive is repeated with the same offsets by the next one. While there is more to tell than
+    fits, it rests between two reports for as long as the API took for the last one, so that
+    neither side is busy with a flood alone.
     """
 
     def __init__(
@@ -72,22 +76,27 @@ class Reporter:
             Unavailable: the API was away for longer than `patience` seconds.
         """
         while True:
-            pieces, points = self._telemetry.pending(final=True)
-            if not is_full(pieces, points):
+            if self._ship_bulk(patience, give_up):
+                continue
+            report = self._telemetry.pending(final=True)
+            if not report.is_full:
                 return
-            body = ProgressRequest(lease_token=self._lease_token, logs=pieces, points=points)
+            body = self._body(report)
             self._api.progress(self._attempt, body, patience=patience, give_up=give_up)
-            self._telemetry.shipped(pieces, points)
+            self._telemetry.shipped(report)
 
     def _run(self) -> None:
+        pause = self._seconds
         while True:
-            self._wake.wait(self._seconds)
+            self._wake.wait(pause)
             if self._done.is_set():
                 return
             self._wake.clear()
+            pause = self._seconds
+            since = time.monotonic()
             try:
-                while self._report() and not self._done.is_set():
-                    pass
+                if self._report():
+                    pause = min(pause, max(_LEAST_PAUSE, time.monotonic() - since))
             except Fenced:
                 self._on_fenced()
                 return
@@ -98,17 +107,32 @@ class Reporter:
 
     def _report(self) -> bool:
         """Post once; True when there may be more."""
-        pieces, points = self._telemetry.pending()
+        bulk = self._ship_bulk()
+        report = self._telemetry.pending(logs=not bulk)
         phase = self._phase
-        if not pieces and not points and phase == self._told:
-            return False
-        body = ProgressRequest(
-            lease_token=self._lease_token,
-            state=phase if phase != self._told else None,
-            logs=pieces,
-            points=points,
-        )
+        if not any(report) and phase == self._told:
+            return bulk
+        body = self._body(report)
+        body.state = phase if phase != self._told else None
         self._api.progress(self._attempt, body)
         self._told = phase
-        self._telemetry.shipped(pieces, points)
-        return is_full(pieces, points)
+        self._telemetry.shipped(report)
+        return bulk or report.is_full
+
+    def _ship_bulk(self, patience: float = 0, give_up: threading.Event | None = None) -> bool:
+        bulk = self._telemetry.bulk()
+        if bulk is None:
+            return False
+        self._api.put_log(
+            self._attempt, self._lease_token, bulk, patience=patience, give_up=give_up
+        )
+        self._telemetry.shipped(bulk)
+        return True
+
+    def _body(self, report: Report) -> ProgressRequest:
+        return ProgressRequest(
+            lease_token=self._lease_token,
+            logs=report.logs,
+            points=report.points,
+            system=report.system,
+        )

@@ -9,14 +9,21 @@ import threading
 import time
 from typing import NamedTuple
 
-from assay.contracts.worker import SyncRequest, SyncResponse, WorkerRegistration
+from assay.contracts.worker import (
+    HeldAttempt,
+    SyncRequest,
+    SyncResponse,
+    WorkerRegistration,
+)
 from assay.domain.errors import AssayError, NotFound, Unavailable
 from assay.domain.ids import new_id
+from assay.telemetry import bind
 from services.worker.api import StaleIncarnation, WorkerApi
 from services.worker.assignment import Assignment, Held, StopReason
 from services.worker.attempt import run_attempt
 from services.worker.cache import BundleCache
 from services.worker.folders import Scratch
+from services.worker.gpus import open_gpus
 from services.worker.host import Host, open_host
 from services.worker.reaper import reaping
 from services.worker.settings import WorkerSettings
@@ -24,6 +31,7 @@ from services.worker.settings import WorkerSettings
 _log = logging.getLogger(__name__)
 _SHORTEST_PAUSE = 0.5
 _GOODBYE_SECONDS = 5.0
+_DRAIN_SECONDS = 30.0
 
 
 class SandboxChoice(NamedTuple):
@@ -72,6 +80,13 @@ class Worker:
         """Sync now instead of at the next turn: there is something to start or to stop."""
         self._wake.set()
 
+    @property
+    def drain_seconds(self) -> float | None:
+        """How long a drain may take before what is held is ended; None: as long as it needs."""
+        given = self._settings.drain_seconds
+        has_gpus = self._host is not None and bool(self._host.gpus.devices)
+        return _DRAIN_SECONDS if given is None and not has_gpus else given
+
     def drain(self) -> None:
         """Take nothing new and return from `run` when everything held has ended."""
         self._draining.set()
@@ -90,17 +105,20 @@ class Worker:
         Raises:
             Unavailable: another worker uses the same scratch folder.
             SandboxUnavailable: the sandbox that was asked for does not work here.
+            InvalidInput: the GPUs that were asked for are not there, or of several kinds.
             ApiRefused: the API does not accept this worker (its token, for example).
             StaleIncarnation: another worker registered under this name.
         """
         scratch = Scratch(self._settings.scratch_folder)
         try:
-            host = open_host(self._settings, scratch, self._api, self._bundles())
+            gpus = open_gpus(self._settings.gpus)
+            host = open_host(self._settings, scratch, self._api, self._bundles(), gpus)
             self._host = host
-            slots = self._start_slots(host)
+            adopted = self._adopt(host)
+            slots = self._start_slots(host, max(self._settings.cpus, len(adopted)))
             with reaping(host.sandbox_settings, self._settings.sync_seconds):
                 try:
-                    self._register(host)
+                    self._register(host, adopted)
                     self._loop(host)
                 finally:
                     self._end(slots)
@@ -116,10 +134,22 @@ class Worker:
             held_out_key=self._settings.held_out_key.get_secret_value(),
         )
 
-    def _start_slots(self, host: Host) -> list[threading.Thread]:
+    def _adopt(self, host: Host) -> list[HeldAttempt]:
+        """Go on with what a killed worker left, before the API is asked: it may be away, and
+        budgets do not wait."""
+        if not host.adopts:
+            host.scratch.discard()
+        for journal in host.scratch.journals:
+            assignment = self._held.add(journal.notes.spec, journal)
+            if assignment is not None:
+                _log.info("%s: adopted (%s)", assignment.spec.attempt, journal.notes.phase)
+                self._queue.put(assignment)
+        return self._held.report()
+
+    def _start_slots(self, host: Host, count: int) -> list[threading.Thread]:
         slots = [
             threading.Thread(target=self._slot, args=(host,), name=f"assay-slot-{n}", daemon=True)
-            for n in range(self._settings.cpus)
+            for n in range(count)
         ]
         for slot in slots:
             slot.start()
@@ -128,8 +158,11 @@ class Worker:
     def _slot(self, host: Host) -> None:
         """A thread that lives as long as the worker, as sandboxes die with their thread."""
         while (assignment := self._queue.get()) is not None:
+            spec = assignment.spec
+            ids = {"attempt": spec.attempt, "measurement": spec.measurement}
             try:
-                run_attempt(host, assignment)
+                with bind(**ids, lease_token=spec.lease_token):
+                    run_attempt(host, assignment)
             except Exception:
                 _log.exception("%s: not handled", assignment.spec.attempt)
             finally:
@@ -137,8 +170,9 @@ class Worker:
                 if self._draining.is_set():
                     self._wake.set()
 
-    def _register(self, host: Host) -> None:
+    def _register(self, host: Host, adopted: list[HeldAttempt]) -> None:
         """Announce this worker, however long the API is away."""
+        devices = host.gpus.devices
         body = WorkerRegistration(
             name=self._settings.name,
             incarnation=self._incarnation,
@@ -149,6 +183,10 @@ class Worker:
             isolated=host.isolated,
             guarantees=host.guarantees,
             info=host.info,
+            gpus=len(devices),
+            devices=devices,
+            version=str(host.info["assay"] or ""),
+            adopted=adopted,
         )
         while not self._stopping.is_set():
             try:
@@ -181,6 +219,7 @@ class Worker:
             incarnation=self._incarnation,
             held=self._held.report(),
             draining=draining,
+            usable_gpus=host.gpus.usable(),
             wait_seconds=0 if draining else settings.poll_seconds,
         )
         try:
@@ -191,7 +230,7 @@ class Worker:
         except NotFound:  # the API has forgotten its workers: what we hold is not ours
             self._discard_everything()
             self._incarnation = new_id("inc")
-            self._register(host)
+            self._register(host, [])
             return 0.0
         except AssayError as error:
             self._note_away(error)
@@ -200,7 +239,7 @@ class Worker:
         self._take(response)
         if draining or settings.poll_seconds > 0:
             return 0.0 if response.assign and not draining else _SHORTEST_PAUSE
-        return settings.sync_seconds * random.uniform(0.8, 1)
+        return settings.sync_seconds * random.uniform(0.7, 0.9)
 
     def _take(self, response: SyncResponse) -> None:
         for attempt in response.fenced:

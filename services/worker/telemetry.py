@@ -12,13 +12,16 @@ import json
 import math
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
-from assay.contracts.worker import LogPiece, Point
+from assay.contracts.worker import LogPiece, Point, SystemPoint
 
-LOG_CAP = 1 << 20
 LOG_TAIL = 64 << 10
 LOG_PER_REPORT = 256 << 10
+BULK_LEAST = 1 << 20
+BULK_MOST = 4 << 20
 _MARKER = 64
 POINTS_CAP = 20_000
 POINTS_PER_REPORT = 2_000
@@ -52,16 +55,26 @@ def read_tail(path: Path, size: int = LOG_TAIL) -> bytes:
         return file.read(size)
 
 
+@dataclass(frozen=True)
+class Bulk:
+    """So many bytes of a log that they travel by themselves."""
+
+    stream: str
+    offset: int
+    data: bytes
+
+
 class LogFollower:
     """The bytes of a log file that are still to be shipped.
 
-    At most `LOG_CAP` bytes are shipped: the beginning as it comes, and at the end, if the file is
+    At most `cap` bytes are shipped: the beginning as it comes, and at the end, if the file is
     longer, a line saying how much was left out and the last `LOG_TAIL` bytes, where the traceback
     stands.
     """
 
-    def __init__(self, path: Path, stream: str) -> None:
+    def __init__(self, path: Path, stream: str, cap: int) -> None:
         self._path = path
+        self._cap = cap
         self.stream = stream
         self._taken = 0  # bytes of the file that were shipped or skipped
         self._shipped = 0  # bytes of the stream the API has
@@ -69,7 +82,7 @@ class LogFollower:
 
     def pending(self, *, final: bool = False) -> LogPiece | None:
         """The next piece, the same one until `shipped` is called; None when there is none."""
-        data = self._next(final)
+        data = self._next(final, LOG_PER_REPORT)
         if not data:
             return None
         text = base64.b64encode(data).decode()
@@ -77,30 +90,40 @@ class LogFollower:
             {"stream": self.stream, "offset": self._shipped, "data": text}
         )
 
-    def shipped(self, piece: LogPiece) -> None:
+    def bulk(self) -> Bulk | None:
+        """A large piece, if that much has gathered."""
+        if self._ending is not None:
+            return None
+        data = self._next(False, BULK_MOST, BULK_LEAST)
+        return Bulk(self.stream, self._shipped, data) if data else None
+
+    def shipped(self, piece: LogPiece | Bulk) -> None:
         """The API has this piece."""
-        size = len(base64.b64decode(piece.data))
+        data = piece.data if isinstance(piece, Bulk) else base64.b64decode(piece.data)
+        size = len(data)
         self._shipped += size
         if self._ending is not None:
             self._ending = self._ending[size:]
         else:
             self._taken += size
 
-    def _next(self, final: bool) -> bytes:
+    def _next(self, final: bool, most: int, least: int = 1) -> bytes:
         if self._ending is not None:
-            return self._ending[:LOG_PER_REPORT]
+            return self._ending[:most]
         descriptor = open_regular(str(self._path))
         if descriptor is None:
             return b""
         try:
             rest = os.fstat(descriptor).st_size - self._taken
-            left = LOG_CAP - self._shipped
+            left = self._cap - self._shipped
             if not final or rest > left:
                 left -= LOG_TAIL + _MARKER  # kept for the ending
             if final and left <= 0 < rest:
                 self._ending = self._make_ending(descriptor, rest)
-                return self._ending[:LOG_PER_REPORT]
-            return os.pread(descriptor, max(0, min(left, LOG_PER_REPORT)), self._taken)
+                return self._ending[:most]
+            if min(rest, left) < least:
+                return b""
+            return os.pread(descriptor, min(left, most), self._taken)
         finally:
             os.close(descriptor)
 
@@ -216,28 +239,72 @@ def _finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
+class Samples(Protocol):
+    """What looks at the resources an attempt uses."""
+
+    def pending(self) -> list[SystemPoint]:
+        """The next points, the same ones until `shipped` is called."""
+        ...
+
+    def shipped(self, count: int) -> None:
+        """The API has the first `count` of the pending points."""
+        ...
+
+
+class Report(NamedTuple):
+    """What goes into one message."""
+
+    logs: list[LogPiece]
+    points: list[Point]
+    system: list[SystemPoint]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is as large as one gets, so that there may be more."""
+        longest = max((len(p.data) for p in self.logs), default=0)
+        return longest * 3 >= LOG_PER_REPORT * 4 or len(self.points) >= POINTS_PER_REPORT
+
+
 class Telemetry:
-    """Logs and curves of an attempt; used by one thread at a time."""
+    """Logs, curves and system metrics of an attempt; used by one thread at a time."""
 
-    def __init__(self, logs: dict[str, Path], out: int) -> None:
-        self._logs = [LogFollower(path, stream) for stream, path in logs.items()]
+    def __init__(
+        self,
+        logs: dict[str, Path],
+        out: int,
+        *,
+        log_bytes: int = 256 << 20,
+        samples: Samples | None = None,
+    ) -> None:
+        """`log_bytes`: what `OutputPipe` stores of the beginning, before a marker and the end."""
+        cap = log_bytes + 2 * (LOG_TAIL + _MARKER)
+        self._logs = [LogFollower(path, stream, cap) for stream, path in logs.items()]
         self._curve = CurveFollower(out)
+        self._samples = samples
 
-    def pending(self, *, final: bool = False) -> tuple[list[LogPiece], list[Point]]:
-        """What is to be shipped next; the same until `shipped` is called."""
-        pieces = (log.pending(final=final) for log in self._logs)
-        return [p for p in pieces if p is not None], self._curve.pending(final=final)
+    def bulk(self) -> Bulk | None:
+        """Log bytes that are too many for a message."""
+        for log in self._logs:
+            if (piece := log.bulk()) is not None:
+                return piece
+        return None
 
-    def shipped(self, pieces: list[LogPiece], points: list[Point]) -> None:
-        """The API has these."""
-        for piece in pieces:
+    def pending(self, *, final: bool = False, logs: bool = True) -> Report:
+        """What is to be shipped next; none of it is lost until `shipped` is called."""
+        pieces = [log.pending(final=final) for log in self._logs] if logs else []
+        return Report(
+            [piece for piece in pieces if piece is not None],
+            self._curve.pending(final=final),
+            [] if self._samples is None else self._samples.pending(),
+        )
+
+    def shipped(self, sent: Report | Bulk) -> None:
+        """The API has this."""
+        for piece in [sent] if isinstance(sent, Bulk) else sent.logs:
             for log in self._logs:
                 if log.stream == piece.stream:
                     log.shipped(piece)
-        self._curve.shipped(points)
-
-
-def is_full(pieces: list[LogPiece], points: list[Point]) -> bool:
-    """Whether a report is as large as one gets, so that there may be more."""
-    longest = max((len(p.data) for p in pieces), default=0)
-    return longest * 3 >= LOG_PER_REPORT * 4 or len(points) >= POINTS_PER_REPORT
+        if isinstance(sent, Report):
+            self._curve.shipped(sent.points)
+            if self._samples is not None:
+                self._samples.shipped(len(sent.system))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from assay.contracts.base import FailureBody
 from assay.contracts.environment import Profile
 from assay.contracts.worker import AttemptSpec
-from assay.sandbox import Exit, Limits, Mount, Sandbox, SandboxSpec
+from assay.sandbox import Exit, Handle, Keep, Limits, Mount, Sandbox, SandboxSpec
 from services.worker.failures import training_failure
-from services.worker.output import stored_output
+from services.worker.output import TAIL, stored_output
 from services.worker.settings import WorkerSettings
 from services.worker.telemetry import read_tail
 from services.worker.workspace import Workspace
@@ -22,12 +23,15 @@ _ROOT = "/assay"
 
 @dataclass(frozen=True)
 class Training:
-    """What to train: `data` is the prepared `train/` split, `argv` the entry point."""
+    """What to train: `data` is the prepared `train/` split, `argv` the entry point, `gpus` the
+    UUIDs of the devices it has, `locks` the descriptors that keep others from them."""
 
     spec: AttemptSpec
     profile: Profile
     argv: tuple[str, ...]
     data: Path
+    gpus: tuple[str, ...] = ()
+    locks: tuple[int, ...] = ()
 
 
 def limits_of(training: Training, settings: WorkerSettings) -> Limits:
@@ -52,12 +56,40 @@ def start_and_wait(
     space: Workspace,
     settings: WorkerSettings,
     cancel: threading.Event,
+    *,
+    adopt: bool = False,
+    on_start: Callable[[Handle], object] = lambda _: None,
 ) -> Exit:
     """Train in the calling thread, which must live until the end.
 
+    With `adopt`, a killed worker may have started the training: then go on with that one.
+
     Raises:
-        SandboxError: the code never started, or could not be ended.
+        SandboxError: the code never started, could not be ended, or nobody knows how it ended.
     """
+    spec = _sandbox_spec(sandbox, training, space, settings)
+    if spec.keep is not None:
+        handle = sandbox.adopt(spec) if adopt else None
+        return _waited(handle or sandbox.start(spec), cancel, on_start)
+    with stored_output(space.train_log, settings.log_bytes) as log:
+        spec = dataclasses.replace(spec, stdout=log.descriptor, stderr=log.descriptor)
+        handle = sandbox.start(spec)
+        log.close_writer()
+        return _waited(handle, cancel, on_start)
+
+
+def _waited(handle: Handle, cancel: threading.Event, on_start: Callable[[Handle], object]) -> Exit:
+    try:
+        on_start(handle)
+        return handle.wait(cancel)
+    finally:
+        handle.kill()
+
+
+def _sandbox_spec(
+    sandbox: Sandbox, training: Training, space: Workspace, settings: WorkerSettings
+) -> SandboxSpec:
+    """What to start. It depends on nothing but its arguments: whoever adopts it makes it again."""
     mounts = {
         "codebase": Mount(space.codebase, f"{_ROOT}/codebase", writable=True),
         "data": Mount(training.data, f"{_ROOT}/data"),
@@ -67,24 +99,25 @@ def start_and_wait(
     if not sandbox.isolated:  # a sandbox has a /tmp of its own
         mounts["tmp"] = Mount(space.temporary, f"{_ROOT}/tmp", writable=True)
     seen = {"tmp": "/tmp"} | {name: sandbox.path(mount) for name, mount in mounts.items()}
-    with stored_output(space.train_log, settings.log_bytes) as log:
-        handle = sandbox.start(
-            SandboxSpec(
-                name=training.spec.attempt,
-                argv=with_interpreter(training.argv, sandbox.python),
-                env=training_environment(training, seen),
-                mounts=tuple(mounts.values()),
-                cwd=seen["codebase"],
-                limits=limits_of(training, settings),
-                stdout=log.descriptor,
-                stderr=log.descriptor,
-            )
-        )
-        log.close_writer()
-        try:
-            return handle.wait(cancel)
-        finally:
-            handle.kill()
+    return SandboxSpec(
+        name=training.spec.attempt,
+        argv=with_interpreter(training.argv, sandbox.python),
+        env=training_environment(training, seen),
+        mounts=tuple(mounts.values()),
+        cwd=seen["codebase"],
+        limits=limits_of(training, settings),
+        gpus=training.gpus,
+        keep=_keep(training, space, settings) if settings.adopt and sandbox.adopts else None,
+    )
+
+
+def _keep(training: Training, space: Workspace, settings: WorkerSettings) -> Keep:
+    labels = {
+        "assay.attempt": training.spec.attempt,
+        "assay.lease_token": str(training.spec.lease_token),
+        "assay.devices": ",".join(training.gpus),
+    }
+    return Keep(space.keep, space.train_log, settings.log_bytes, TAIL, labels, training.locks)
 
 
 def with_interpreter(argv: tuple[str, ...], python: str) -> tuple[str, ...]:

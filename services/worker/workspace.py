@@ -13,8 +13,9 @@ from typing import Any
 
 from assay.environments.bundle import check_name, write_tree
 from assay.patching.paths import is_protected
-from assay.sandbox import open_volume
+from assay.sandbox import adopted_volume, open_volume
 from services.worker.folders import remove_tree
+from services.worker.journal import KEEP, NAME
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
@@ -52,6 +53,11 @@ class Workspace:
         return self.writable / "tmp"
 
     @property
+    def keep(self) -> Path:
+        """What the sandbox needs to find a program that outlived its worker."""
+        return self.folder / KEEP
+
+    @property
     def config(self) -> Path:
         """The JSON file that `$ASSAY_CONFIG` names."""
         return self.folder / "config.json"
@@ -71,8 +77,17 @@ class Workspace:
         """The log streams by name."""
         return {"train": self.train_log, "score": self.score_log}
 
+    def gauges(self) -> dict[str, float]:
+        """What the volume of the training holds; nothing where it shares the host's disk."""
+        if not os.path.ismount(self.writable):
+            return {}
+        found = os.fstatvfs(self.out_descriptor)
+        return {"disk_bytes": float((found.f_blocks - found.f_bfree) * found.f_frsize)}
+
     def write_pristine(self, files: Mapping[str, bytes]) -> Path:
         """Write the codebase again, where nothing that was trained could reach it."""
+        if self.pristine.exists():  # of an evaluation that a killed worker began
+            remove_tree(self.pristine)
         write_readable(files, self.pristine)
         return self.pristine
 
@@ -101,6 +116,7 @@ def open_workspace(
     folder = attempts / attempt
     folder.mkdir(mode=0o700)
     try:
+        (folder / KEEP).mkdir(mode=0o700)
         writable = folder / "writable"
         writable.mkdir(mode=0o755)
         with open_volume(writable, disk_bytes, disk_files), _opened_out(writable) as descriptor:
@@ -111,15 +127,51 @@ def open_workspace(
             for log in space.logs.values():
                 log.touch(mode=0o600)
             yield space
+            _forget(folder)
     finally:
         remove_tree(folder)
+
+
+@contextlib.contextmanager
+def reopen_workspace(attempts: Path, attempt: str) -> Iterator[Workspace]:
+    """As `open_workspace`, for the workspace that a killed worker left.
+
+    Raises:
+        OSError: it is not there, or not complete.
+    """
+    folder = attempts / attempt
+    try:
+        writable = folder / "writable"
+        with adopted_volume(writable), _descriptor_of(writable / "out") as descriptor:
+            yield Workspace(folder, descriptor)
+            _forget(folder)
+    finally:
+        remove_tree(folder)
+
+
+def clear_workspace(attempts: Path, attempt: str) -> None:
+    """Remove what a killed worker left, when nobody goes on with it."""
+    with contextlib.suppress(OSError), reopen_workspace(attempts, attempt):
+        pass
+
+
+def _forget(folder: Path) -> None:
+    """From here on nobody goes on with the attempt: there will not be enough left of it."""
+    (folder / NAME).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def _opened_out(writable: Path) -> Iterator[int]:
     for name in ("out", "tmp"):
         (writable / name).mkdir(mode=0o755)
-    descriptor = os.open(writable / "out", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with _descriptor_of(writable / "out") as descriptor:
+        yield descriptor
+
+
+@contextlib.contextmanager
+def _descriptor_of(folder: Path) -> Iterator[int]:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(folder, flags)
     try:
         yield descriptor
     finally:

@@ -74,6 +74,7 @@ class Starter:
         processes: int = 64,
         cpu: float | None = None,
         cpus: float | None = None,
+        gpus: tuple[str, ...] = (),
     ) -> Started:
         self._count += 1
         out, err = (self.folder / f"{self._count}.{name}" for name in ("out", "err"))
@@ -88,6 +89,7 @@ class Starter:
                 limits=limits,
                 stdout=stdout.fileno(),
                 stderr=stderr.fileno(),
+                gpus=gpus,
             )
             handle = self.sandbox.start(spec)
         return Started(handle, out, err)

@@ -326,14 +326,19 @@ def test_the_reaper_spares_the_living(
     )
     try:
         assert sweep_containers(docker_settings) == 0
-        late = time.time() + 20 + 3600
-        monkeypatch.setattr("time.time", lambda: late)
-        assert sweep_containers(docker_settings) == 1
+        jumped = time.time() + 20 + 3600
+        monkeypatch.setattr("time.time", lambda: jumped)
+        assert sweep_containers(docker_settings) == 0  # a clock that was set ends nothing
+        late = time.monotonic() + 20 + 3600
+        with monkeypatch.context() as patch:
+            patch.setattr("time.monotonic", lambda: late)
+            assert sweep_containers(docker_settings) == 1
         assert containers(engine, docker_settings.scope) == [stranger]
     finally:
         engine.remove(stranger)
     monkeypatch.undo()
-    assert started.wait().exit.code == -9
+    with pytest.raises(SandboxError, match="ended from outside"):
+        started.wait()
 
 
 def test_sweeping_other_backends_is_nothing(tmp_path: Path) -> None:

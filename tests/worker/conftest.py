@@ -38,6 +38,21 @@ config = { goal = 3 }
 cpus = 1
 memory_gb = 0.5
 budget = { seconds = 0.4 }
+[profiles.long]
+cpus = 1
+memory_gb = 0.5
+budget = { seconds = 600, evaluation_seconds = 120 }
+config = { goal = 3 }
+[profiles.gpus]
+cpus = 1
+gpus = 2
+memory_gb = 0.5
+budget = { seconds = 60, evaluation_seconds = 30 }
+config = { goal = 3 }
+[profiles.brief]
+cpus = 1
+memory_gb = 0.5
+budget = { seconds = 2 }
 """
 
 EVALUATE = """

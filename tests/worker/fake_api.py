@@ -21,8 +21,10 @@ class Record:
 
     lease_token: int
     claims: int = 0
+    devices: list[str] = field(default_factory=list)
     states: list[str] = field(default_factory=list)
     progress: int = 0
+    bulks: int = 0
     logs: dict[str, bytes] = field(default_factory=dict)
     points: dict[int, dict[str, Any]] = field(default_factory=dict)
     uploads: dict[str, bytes] = field(default_factory=dict)
@@ -134,6 +136,7 @@ class FakeApi:
             return 409, _problem(409, "fenced")
         if action == "claim":
             record.claims += 1
+            record.devices = body["devices"]
             return 204, None
         if action == "progress":
             record.progress += 1
@@ -149,6 +152,25 @@ class FakeApi:
                     record.uploads[entry["name"]] = base64.b64decode(entry["data"])
             record.end = body
         return 200, {"state": record.end["state"]}
+
+    def take_log(
+        self, attempt: str, stream: str, asked: dict[str, str], data: bytes
+    ) -> tuple[int, Any]:
+        record = self.records[attempt]
+        if attempt in self.fenced or int(asked["lease_token"]) != record.lease_token:
+            return 409, _problem(409, "fenced")
+        have, offset = record.logs.get(stream, b""), int(asked["offset"])
+        assert offset <= len(have), "a gap in the log"
+        record.logs[stream] = have[:offset] + data
+        record.bulks += 1
+        return 204, None
+
+    def upload_target(
+        self, attempt: str, name: str, body: dict[str, Any]
+    ) -> tuple[int, dict[str, Any]]:
+        if attempt in self.fenced or body["lease_token"] != self.records[attempt].lease_token:
+            return 409, _problem(409, "fenced")
+        return 200, {"url": None, "headers": {}}
 
     def upload(self, attempt: str, name: str, token: int, data: bytes) -> tuple[int, Any]:
         record = self.records[attempt]
@@ -211,10 +233,14 @@ class _Handler(BaseHTTPRequestHandler):
         if parts[0] in ("codebases", "bundles"):
             data = self.fake.trees.get(parts[1])
             return (200, data) if data is not None else (404, _problem(404, "not_found"))
+        asked = {name: values[0] for name, values in parse_qs(query).items()}
+        if len(parts) == 4 and parts[2] == "logs":
+            return self.fake.take_log(parts[1], parts[3], asked, body)
         if len(parts) == 4:
-            token = int(parse_qs(query)["lease_token"][0])
-            return self.fake.upload(parts[1], parts[3], token, body)
+            return self.fake.upload(parts[1], parts[3], int(asked["lease_token"]), body)
         message = json.loads(body)
+        if len(parts) == 5:
+            return self.fake.upload_target(parts[1], parts[3], message)
         if parts[0] == "attempts":
             return self.fake.attempt(parts[1], parts[2], message)
         return self.fake.sync(message) if len(parts) == 3 else self.fake.register(message)

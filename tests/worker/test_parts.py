@@ -305,11 +305,13 @@ def test_calls_are_repeated_until_they_succeed(tmp_path: Path) -> None:
     large = tmp_path / "artifact.zip"
     large.write_bytes(os.urandom(3 << 20))
     entry = {"name": "artifact.zip", "bytes": 1, "sha256": "0" * 64}
-    api, seen = client(httpx2.Response(500), httpx2.Response(200, json=entry))
+    here = httpx2.Response(200, json={"url": None})  # no store of its own: to the API itself
+    api, seen = client(here, httpx2.Response(500), here, httpx2.Response(200, json=entry))
     with api:
         api.upload("att_1", 1, large, patience=30)
-    assert [request.content for request in seen] == [large.read_bytes()] * 2
-    assert seen[1].headers["Content-Length"] == str(3 << 20)
+    sent = [request for request in seen if request.method == "PUT"]
+    assert [request.content for request in sent] == [large.read_bytes()] * 2
+    assert sent[1].headers["Content-Length"] == str(3 << 20)
 
 
 def test_patience_ends() -> None:

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from assay.contracts.worker import SystemPoint
 from services.worker import telemetry
-from services.worker.telemetry import CurveFollower, LogFollower, parse_point
+from services.worker.telemetry import CurveFollower, LogFollower, Telemetry, parse_point
+
+CAP = 1 << 20
 
 
 def shipped(log: LogFollower, *, final: bool) -> bytes:
@@ -26,7 +29,7 @@ def shipped(log: LogFollower, *, final: bool) -> bytes:
 
 def test_a_log_arrives_exactly_once(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
-    log = LogFollower(path, "train")
+    log = LogFollower(path, "train", CAP)
     assert log.pending() is None
     content = os.urandom(600_000)
     path.write_bytes(content[:100])
@@ -44,11 +47,11 @@ def test_a_long_log_keeps_its_beginning_and_its_end(tmp_path: Path, live: bool, 
     path = tmp_path / "train.log"
     content = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     path.write_bytes(content)
-    log = LogFollower(path, "train")
+    log = LogFollower(path, "train", CAP)
     out = shipped(log, final=False) if live else b""
     out += shipped(log, final=True)
-    assert len(out) <= telemetry.LOG_CAP
-    if size <= telemetry.LOG_CAP:
+    assert len(out) <= CAP
+    if size <= CAP:
         assert out == content
     else:
         head, _, tail = out.partition(b"\n[... ")
@@ -58,9 +61,65 @@ def test_a_long_log_keeps_its_beginning_and_its_end(tmp_path: Path, live: bool, 
         assert len(head) + left_out + telemetry.LOG_TAIL == size
 
 
+def test_many_bytes_travel_by_themselves(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    log = LogFollower(path, "train", 64 << 20)
+    assert log.bulk() is None
+    content = os.urandom(telemetry.BULK_LEAST - 1)
+    path.write_bytes(content)
+    assert log.bulk() is None
+    small = log.pending()
+    assert small is not None
+    content += os.urandom(5 << 20)
+    path.write_bytes(content)
+    first = log.bulk()
+    assert first is not None
+    assert (first.offset, first.data) == (0, content[: telemetry.BULK_MOST])
+    log.shipped(small)  # the report arrived after all
+    out = content[: telemetry.LOG_PER_REPORT]
+    while (bulk := log.bulk()) is not None:
+        assert bulk.offset == len(out)
+        assert telemetry.BULK_LEAST <= len(bulk.data) <= telemetry.BULK_MOST
+        out += bulk.data
+        log.shipped(bulk)
+    assert len(content) - len(out) < telemetry.BULK_LEAST
+    assert out + shipped(log, final=True) == content
+
+
+class Samples:
+    """Numbers that somebody looked up."""
+
+    def __init__(self, count: int) -> None:
+        self.points = [
+            SystemPoint(seq=n, seconds=10.0 * n, values={"cpu_seconds": float(n)})
+            for n in range(count)
+        ]
+
+    def pending(self) -> list[SystemPoint]:
+        return self.points[:2]
+
+    def shipped(self, count: int) -> None:
+        del self.points[:count]
+
+
+def test_a_report_holds_everything_until_it_has_arrived(tmp_path: Path, folder: int) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("hello\n")
+    (tmp_path / "metrics.jsonl").write_text('{"a": 1}\n')
+    watched = Telemetry({"train": log}, folder, samples=Samples(3))
+    first = watched.pending()
+    assert first == watched.pending()
+    assert [len(part) for part in first] == [1, 1, 2]
+    watched.shipped(first)
+    second = watched.pending()
+    assert [len(part) for part in second] == [0, 0, 1]
+    watched.shipped(second)
+    assert not any(watched.pending(final=True))
+
+
 def test_a_truncated_log_does_not_break_the_stream(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
-    log = LogFollower(path, "train")
+    log = LogFollower(path, "train", CAP)
     path.write_bytes(b"0123456789")
     assert shipped(log, final=False) == b"0123456789"
     path.write_bytes(b"abc")

@@ -40,6 +40,7 @@ class EvaluationRequest:
     that scores, `sealed` the other one. `checkpoints` are those the worker saw. `seed` is for what
     must stay secret; predictors are told `shown_seed`, so that they cannot tell one evaluation of
     their artifact from another. `predict` is None where the environment has no such entry point.
+    Predictors get the GPUs with the UUIDs `gpus`, graders none.
     `secret` is mixed into all random numbers that must not be known: held-out text may be public.
     `seconds` bound the whole evaluation and `answer_seconds` each answer of a predictor (None: a
     quarter of the whole, the first one half).
@@ -59,7 +60,7 @@ class EvaluationRequest:
     profile: str
     hardware_class: str
     threads: int = 1
-    gpus: int = 0
+    gpus: tuple[str, ...] = ()
     sealed: Path | None = None
     checkpoints: tuple[Checkpoint, ...] = ()
     secret: str = field(default="", repr=False)
@@ -189,7 +190,7 @@ class Evaluation:
                 "ASSAY_PROFILE": request.profile,
                 "ASSAY_HARDWARE_CLASS": request.hardware_class,
                 "ASSAY_THREADS": threads,
-                "ASSAY_GPUS": str(request.gpus),
+                "ASSAY_GPUS": str(len(request.gpus)),
                 "ASSAY_SECONDS": f"{request.seconds:g}",
                 "OMP_NUM_THREADS": threads,
                 "MKL_NUM_THREADS": threads,
@@ -197,6 +198,7 @@ class Evaluation:
             },
             sandbox=request.sandbox,
             limits=request.limits,
+            gpus=request.gpus,
             deadline=self.deadline,
             answer_seconds=request.answer_seconds or request.seconds / 4,
             start_seconds=request.seconds / 2,

@@ -42,6 +42,7 @@ class PredictorSettings:
     """What a predictor is started with. `deadline` is in monotonic seconds.
 
     `artifact_dir` is all it sees of what training left: one checkpoint's folder, or everything.
+    `gpus` are the UUIDs of the GPUs it has.
     """
 
     argv: tuple[str, ...]
@@ -54,6 +55,7 @@ class PredictorSettings:
     deadline: float
     answer_seconds: float
     start_seconds: float
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass
@@ -236,6 +238,7 @@ def _spec(
         stdin=streams.stdin,
         stdout=streams.stdout,
         stderr=streams.stderr,
+        gpus=settings.gpus,
     )
 
 

@@ -1,6 +1,12 @@
 """Runs code that is not trusted: started, limited, measured and killed as a whole tree."""
 
-from assay.sandbox.choose import choose_sandbox, open_sandbox, sweep_containers
+from assay.sandbox.choose import (
+    choose_sandbox,
+    discard_kept_container,
+    open_sandbox,
+    remove_kept_containers,
+    sweep_containers,
+)
 from assay.sandbox.filesystem import interpreter_mounts
 from assay.sandbox.interface import (
     DEVNULL,
@@ -9,6 +15,7 @@ from assay.sandbox.interface import (
     Exit,
     Guarantee,
     Handle,
+    Keep,
     Limits,
     Mount,
     Sandbox,
@@ -17,7 +24,7 @@ from assay.sandbox.interface import (
     SandboxSpec,
     SandboxUnavailable,
 )
-from assay.sandbox.volume import VolumeKeeper, open_volume, sweep_volumes
+from assay.sandbox.volume import VolumeKeeper, adopted_volume, open_volume, sweep_volumes
 
 __all__ = [
     "DEVNULL",
@@ -26,6 +33,7 @@ __all__ = [
     "Exit",
     "Guarantee",
     "Handle",
+    "Keep",
     "Limits",
     "Mount",
     "Sandbox",
@@ -34,10 +42,13 @@ __all__ = [
     "SandboxSpec",
     "SandboxUnavailable",
     "VolumeKeeper",
+    "adopted_volume",
     "choose_sandbox",
+    "discard_kept_container",
     "interpreter_mounts",
     "open_sandbox",
     "open_volume",
+    "remove_kept_containers",
     "sweep_containers",
     "sweep_volumes",
 ]

@@ -31,23 +31,27 @@ from assay.sandbox.filesystem import (
     system_arguments,
     tmpfs_bytes,
 )
+from assay.sandbox.gpus import gpu_mounts
 from assay.sandbox.interface import (
     DEVNULL,
     Guarantee,
     Mount,
+    Reason,
     SandboxError,
     SandboxSettings,
     SandboxSpec,
 )
 from assay.sandbox.launcher import TRUSTED_PATH, launch_command, tool
-from assay.sandbox.meter import Meter, children
+from assay.sandbox.meter import Meter, Usage, children
 from assay.sandbox.ownership import hand_over
 from assay.sandbox.probe import probe_sandbox
 from assay.sandbox.process import ProcessHandle
 from assay.sandbox.staging import staging_folder
+from assay.sandbox.supervise import GUARD_SECONDS
 from assay.sandbox.users import is_root, lend_user
 
-_WRAPPER_PROCESSES = 2  # bubblewrap outside, and the init of the process namespace
+_GUARD_CODES = (124, -signal.SIGKILL)  # timeout(1) ended the program, gently or not
+_WRAPPER_PROCESSES = 3  # bubblewrap outside, the init of the process namespace, the guard
 
 
 class BubblewrapHandle(ProcessHandle):
@@ -122,6 +126,13 @@ class BubblewrapHandle(ProcessHandle):
         poll.register(self._init_fd, select.POLLIN)
         return bool(poll.poll(int(seconds * 1000)))
 
+    def _explain(self, usage: Usage, code: int) -> Reason:
+        """The guard may have ended it while this process hung."""
+        guarded = self._limits.wall_seconds + GUARD_SECONDS
+        if code in _GUARD_CODES and time.monotonic() - self._started >= guarded:
+            return "wall"
+        return super()._explain(usage, code)
+
     def _program_code(self, code: int) -> int:
         # Bubblewrap answers 128 + signal for a program that a signal ended.
         return 128 - code if 128 < code <= 128 + signal.NSIG else code
@@ -178,8 +189,15 @@ class BubblewrapSandbox:
         self._groups = ControlGroups() if groups is None else groups
 
     @property
+    def adopts(self) -> bool:
+        return False
+
+    @property
     def python(self) -> str:
         return sys.executable
+
+    def adopt(self, spec: SandboxSpec) -> None:
+        """Programs die with their worker."""
 
     @functools.cached_property
     def facts(self) -> dict[str, str]:
@@ -194,8 +212,7 @@ class BubblewrapSandbox:
 
     def start(self, spec: SandboxSpec) -> BubblewrapHandle:
         _check_kernel()
-        if spec.gpus:
-            raise SandboxError("bubblewrap hands out no GPUs; use the docker backend for them")
+        spec = replace(spec, mounts=(*spec.mounts, *gpu_mounts(spec.gpus)))
         for mount in spec.mounts:
             check_target(mount)
         with ExitStack() as stack:
@@ -226,6 +243,8 @@ class BubblewrapSandbox:
             command = [
                 *_as_user(user),
                 *_arguments(spec, reach, group, passwd_fd, filter_fd, state_out),
+                *_guard(spec, self._settings.grace_seconds),
+                *spec.argv,
             ]
             joins = group.join_files() if group is not None else []
             disk = DiskWatch(spec.mounts, spec.limits)
@@ -295,15 +314,23 @@ def _arguments(
         "LANG": "C.UTF-8",
         **spec.env,
     }
+    if spec.gpus:  # in this order; what is reachable is decided by the nodes
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpus)
     for name, value in environment.items():
         command += ["--setenv", name, value]
     if filter_fd is not None:
         command += ["--seccomp", str(filter_fd)]
     # Counted inside the namespace, so that a user's other processes do not count. Where a control
     # group holds the limit it comes first, because it tells that it was reached.
-    spare = 8 if group is not None and group.limits_processes else 0
-    limited = [tool("prlimit"), f"--nproc={spec.limits.processes + spare}", "--"]
-    return [*command, "--", *limited, *spec.argv]
+    spare = 8 if group is not None and group.limits_processes else 1  # the guard
+    return [*command, "--", tool("prlimit"), f"--nproc={spec.limits.processes + spare}", "--"]
+
+
+def _guard(spec: SandboxSpec, grace_seconds: float) -> list[str]:
+    """Ends the program should the worker hang. A program could stop it; the worker it cannot."""
+    seconds = spec.limits.wall_seconds + GUARD_SECONDS
+    kill = f"--kill-after={max(grace_seconds, 0.1):.3f}"
+    return [tool("timeout"), "--foreground", kill, f"{seconds:.3f}"]
 
 
 def _popen(

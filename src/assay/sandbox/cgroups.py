@@ -123,6 +123,19 @@ class Group:
             text = _read(self.v2 / "memory.peak") if self.v2 else ""
         return int(text) if text.strip() else None
 
+    def gauges(self) -> dict[str, float]:
+        """What the members use right now, as far as the kernel says."""
+        found = {"cpu_seconds": self.cpu_seconds()} if self.counts_cpu else {}
+        memory = self.v1.get("memory")
+        used = _read(memory / "memory.usage_in_bytes") if memory else ""
+        used = used or (_read(self.v2 / "memory.current") if self.v2 else "")
+        pids = self.v1.get("pids", self.v2)
+        count = _read(pids / "pids.current") if pids else ""
+        for name, text in (("memory_bytes", used), ("processes", count)):
+            if text.strip().isdigit():
+                found[name] = float(text)
+        return found
+
     def members(self) -> list[int]:
         """Process ids in any of the groups."""
         found: set[int] = set()

@@ -3,7 +3,7 @@
 import importlib
 import platform
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -101,6 +101,27 @@ def sweep_containers(settings: SandboxSettings) -> int:
     if settings.name != "docker":
         return 0
     return int(_docker_backend().DockerSandbox(settings).reap())
+
+
+def remove_kept_containers(settings: SandboxSettings, wanted: Collection[str]) -> int:
+    """Remove containers that wait to be adopted, but for programs with the names `wanted`.
+
+    For a worker to call when it starts; does nothing for other backends. Returns how many.
+
+    Raises `SandboxError` when the engine does not answer.
+    """
+    if settings.name != "docker":
+        return 0
+    return int(_docker_backend().DockerSandbox(settings).remove_kept(wanted))
+
+
+def discard_kept_container(settings: SandboxSettings, name: str) -> None:
+    """Remove the container of the kept program `name`, if there is one.
+
+    Raises `SandboxError` when the engine does not answer.
+    """
+    if settings.name == "docker":
+        _docker_backend().DockerSandbox(settings).discard(name)
 
 
 def _docker_backend() -> Any:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -107,6 +107,25 @@ class Mount:
 
 
 @dataclass(frozen=True)
+class Keep:
+    """What lets a program outlive the process that started it, until another one adopts it.
+
+    `folder` is an empty folder of this user alone, where the backend leaves what it needs to find
+    the program again. What the program prints goes to the file `output`: the first `most_bytes`,
+    and in the end, if there was more, a line that says how much was left out and the last
+    `tail_bytes`. `labels` tell people what the program is. `descriptors` stay open as long as it
+    may run: locks, for example.
+    """
+
+    folder: Path
+    output: Path
+    most_bytes: int
+    tail_bytes: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+    descriptors: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class SandboxSpec:
     """One program to start.
 
@@ -114,6 +133,8 @@ class SandboxSpec:
     override). `cwd` and `argv` use paths as the code sees them (`Sandbox.path`); the interpreter
     is `Sandbox.python`. The three streams are descriptors that stay the caller's to close;
     `DEVNULL` connects nothing. `gpus` are the identifiers (UUIDs) of the only GPUs it may use.
+    `keep` is for backends that adopt (`Sandbox.adopts`); `stdout` and `stderr` are not used then,
+    and `name` must be the program's own: no two live ones may share it.
     """
 
     name: str
@@ -126,6 +147,7 @@ class SandboxSpec:
     stdout: int = DEVNULL
     stderr: int = DEVNULL
     gpus: tuple[str, ...] = ()
+    keep: Keep | None = None
 
 
 @dataclass(frozen=True)
@@ -168,6 +190,11 @@ class Handle(Protocol):
         """Kill the whole tree now, without grace; may be called from any thread, repeatedly."""
         ...
 
+    def gauges(self) -> dict[str, float]:
+        """What the tree uses right now, as far as it is known: `cpu_seconds` so far,
+        `memory_bytes`, `processes`. May be called from any thread."""
+        ...
+
 
 @runtime_checkable
 class Sandbox(Protocol):
@@ -181,6 +208,11 @@ class Sandbox(Protocol):
     @property
     def isolated(self) -> bool:
         """Whether the code is kept away from the host; False means: trust the code."""
+        ...
+
+    @property
+    def adopts(self) -> bool:
+        """Whether programs with `SandboxSpec.keep` outlive this process; see `adopt`."""
         ...
 
     @property
@@ -213,6 +245,16 @@ class Sandbox(Protocol):
         `Handle.wait` belong in one thread that lives until the program has ended.
 
         Raises `SandboxError` when it cannot be started, `ValueError` for a malformed spec.
+        """
+        ...
+
+    def adopt(self, spec: SandboxSpec) -> Handle | None:
+        """Go on with a program that a process which is no more has started with this spec.
+
+        Its time counts from its start. A program that has ended meanwhile gives its end to `wait`.
+        None: it was never started, and nothing of it is left.
+
+        Raises `SandboxError` when it was started and nobody knows how it ended.
         """
         ...
 

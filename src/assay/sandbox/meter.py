@@ -1,5 +1,6 @@
 """Measures what a tree of processes uses: by control group where there is one, else by polling."""
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -94,6 +95,18 @@ class Meter:
             self._poll_tree()
         refused = self._group is not None and self._group.out_of_processes()
         return Usage(self._cpu_seconds(), self._peak_bytes(), self._out_of_memory(), refused)
+
+    def gauges(self) -> dict[str, float]:
+        """What the tree uses right now; never fails for processes that vanish meanwhile."""
+        if self._group is not None and self._group_memory and self._group_cpu:
+            return self._group.gauges()
+        resident = count = 0
+        for pid in (self._pid, *descendants(self._pid)):
+            with contextlib.suppress(psutil.Error):
+                resident += psutil.Process(pid).memory_info().rss
+                count += 1
+        used = {"memory_bytes": float(resident), "processes": float(count)}
+        return {"cpu_seconds": self._cpu_seconds()} | used if count else {}
 
     def _cpu_seconds(self) -> float:
         if self._group is not None and self._group_cpu:

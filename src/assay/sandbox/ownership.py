@@ -38,6 +38,13 @@ def hand_over(mounts: Iterable[Mount], user: int | None, stack: contextlib.ExitS
             check_readable(source)
 
 
+def expect_back(mounts: Iterable[Mount], user: int | None, stack: contextlib.ExitStack) -> None:
+    """What `hand_over` did was done by a process that is gone: `stack` gives the mounts back."""
+    for mount in mounts:
+        if mount.writable and not is_device(mount.source):
+            stack.callback(take_back, Path(os.path.realpath(mount.source)), user)
+
+
 def give(tree: Path, user: int) -> None:
     """Make `user` the owner of `tree` and everything in it.
 

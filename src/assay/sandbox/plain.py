@@ -131,8 +131,15 @@ class PlainSandbox:
         self._groups = ControlGroups() if groups is None else groups
 
     @property
+    def adopts(self) -> bool:
+        return False
+
+    @property
     def python(self) -> str:
         return sys.executable
+
+    def adopt(self, spec: SandboxSpec) -> None:
+        """Nothing of a program is found again."""
 
     @property
     def facts(self) -> dict[str, str]:

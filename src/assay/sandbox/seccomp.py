@@ -118,12 +118,13 @@ class Architecture:
     ioctl: int
     madvise: int
     flagged_io: tuple[int, int]
+    prlimit: int
     has_x32: bool
 
 
 _ARCHITECTURES = {
-    "x86_64": Architecture(0xC000003E, 0, 56, 435, 41, 53, 16, 28, (327, 328), True),
-    "aarch64": Architecture(0xC00000B7, 1, 220, 435, 198, 199, 29, 233, (286, 287), False),
+    "x86_64": Architecture(0xC000003E, 0, 56, 435, 41, 53, 16, 28, (327, 328), 302, True),
+    "aarch64": Architecture(0xC00000B7, 1, 220, 435, 198, 199, 29, 233, (286, 287), 261, False),
 }
 
 
@@ -179,6 +180,12 @@ def _judge_flagged_io() -> bytes:
     return body + _return_errno(errno.EPERM)
 
 
+def _judge_prlimit() -> bytes:
+    """Allow limits of the caller alone: an init whose processor time is limited dies of it."""
+    body = _load_argument(0) + _op(_JUMP_EQUAL, 0, 0, 1) + _op(_RETURN, _ALLOW)
+    return body + _return_errno(errno.EPERM)
+
+
 def _when(number: int, body: bytes) -> bytes:
     return _op(_JUMP_EQUAL, number, 0, len(body) // 8) + body
 
@@ -210,6 +217,7 @@ def build_filter(machine: str | None = None) -> bytes:
     program += _when(architecture.socketpair, _judge_socket())
     program += _when(architecture.ioctl, _judge_ioctl())
     program += _when(architecture.madvise, _judge_madvise())
+    program += _when(architecture.prlimit, _judge_prlimit())
     for number in architecture.flagged_io:
         program += _when(number, _judge_flagged_io())
     return program + _op(_RETURN, _ALLOW)
@@ -243,6 +251,7 @@ def build_profile(machine: str | None = None) -> str:
             for advice in _CACHE_ADVICE
         ),
         _refuse(["preadv2", "pwritev2"], arguments=[(5, "SCMP_CMP_NE", 0, 0)]),
+        _refuse(["prlimit64"], arguments=[(0, "SCMP_CMP_NE", 0, 0)]),
     ]
     return json.dumps(
         {

@@ -13,6 +13,9 @@ from assay.sandbox.meter import Usage
 DEATH_SECONDS = 10.0
 """What does not die within this time after it was killed is given up."""
 
+GUARD_SECONDS = 2.0
+"""So much later than the worker, a sandbox ends its program by itself: the worker may hang."""
+
 
 class UsageMeter(Protocol):
     """Says what a program has used so far."""
@@ -24,6 +27,10 @@ class UsageMeter(Protocol):
 
     def sample(self) -> Usage:
         """The usage so far; never fails."""
+        ...
+
+    def gauges(self) -> dict[str, float]:
+        """What is used right now; see `interface.Handle`."""
         ...
 
 
@@ -81,6 +88,9 @@ class SupervisedHandle:
         with self._lock:
             if self._outcome is None:
                 self._outcome = self._finish("cancelled")
+
+    def gauges(self) -> dict[str, float]:
+        return self._meter.gauges()
 
     def _ended(self, seconds: float) -> bool:
         """True as soon as the program has ended, False after `seconds`."""

@@ -5,6 +5,7 @@ import os
 import random
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from assay.sandbox.interface import SandboxError
 
@@ -18,6 +19,21 @@ def is_root() -> bool:
 
 @contextlib.contextmanager
 def lend_user() -> Iterator[int]:
+    """A user id that no other live sandbox on this machine uses; see `reserve_user`."""
+    with reserve_user() as lent:
+        yield lent.user
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A user id, and the descriptor that keeps it: whoever has a copy keeps it, too."""
+
+    user: int
+    descriptor: int
+
+
+@contextlib.contextmanager
+def reserve_user() -> Iterator[Reservation]:
     """A user id that no other live sandbox on this machine uses, for as long as the context.
 
     The reservation is a bound abstract socket: the kernel keeps it unique over all workers and
@@ -35,6 +51,6 @@ def lend_user() -> Iterator[int]:
             reservation.close()
             continue
         with reservation:
-            yield user
+            yield Reservation(user, reservation.fileno())
         return
     raise SandboxError(f"all user ids from {FIRST_USER} to {LAST_USER} are in use")

@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from assay.sandbox.interface import SandboxError
@@ -53,11 +53,24 @@ def open_volume(folder: Path, size: int, files: int | None = None) -> Iterator[b
             _image(folder).unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def adopted_volume(folder: Path) -> Iterator[None]:
+    """As `open_volume`, for a folder that another process opened and left open."""
+    try:
+        yield
+    finally:
+        if is_root() and sys.platform == "linux" and os.path.ismount(folder):
+            _unmount(folder)
+        _image(folder).unlink(missing_ok=True)
+
+
 _KEEPER = """
 read -r _
 while read -r _ _ _ _ point _; do
   point=$(printf %b "$point")
-  case "$point" in "$1"/*) umount -l "$point" || : ;; esac
+  case "$point" in
+    "$1"/*) [ -n "$2" ] && [ -e "${point%/*}/$2" ] || umount -l "$point" || : ;;
+  esac
 done </proc/self/mountinfo
 """
 
@@ -67,16 +80,17 @@ class VolumeKeeper:
 
     Mounts do not end with whoever made them, and a killed worker cannot clear away; nobody could
     remove its folder then. `lock` is an open file whose lock the keeper shares, so that the lock
-    is free only when everything is unmounted.
+    is free only when everything is unmounted. Volumes beside a file named `spared` stay: somebody
+    will come for them.
     """
 
-    def __init__(self, below: Path, lock: int) -> None:
+    def __init__(self, below: Path, lock: int, spared: str = "") -> None:
         self._process: subprocess.Popen[bytes] | None = None
         if not is_root() or sys.platform != "linux":
             return
         reader, self._writer = os.pipe()
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", _KEEPER, "assay-volumes", os.path.realpath(below)],
+            ["/bin/sh", "-c", _KEEPER, "assay-volumes", os.path.realpath(below), spared],
             stdin=reader,  # ends with this process
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -94,18 +108,22 @@ class VolumeKeeper:
             self._process = None
 
 
-def sweep_volumes(below: Path) -> int:
-    """Unmount the volumes below a folder whose owner was killed; returns how many."""
+def sweep_volumes(below: Path, spared: Collection[Path] = ()) -> int:
+    """Unmount the volumes below a folder whose owner was killed; returns how many.
+
+    Those in one of the folders `spared` stay.
+    """
     if not is_root() or sys.platform != "linux":
         return 0
     count = 0
     top = os.path.realpath(below)
+    kept = {os.path.realpath(folder) for folder in spared}
     for line in reversed(os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines()):
         before, _, after = line.partition(" - ")
         point = _unescaped(before.split()[4])
         source = after.split()[1]
         ours = source == _LABEL or source.startswith("/dev/loop")
-        if ours and point.startswith(f"{top}/"):
+        if ours and point.startswith(f"{top}/") and os.path.dirname(point) not in kept:
             _unmount(Path(point))
             _image(Path(point)).unlink(missing_ok=True)
             count += 1

@@ -267,6 +267,7 @@ for name in ("RLIMIT_CORE", "RLIMIT_NOFILE", "RLIMIT_FSIZE", "RLIMIT_CPU"):
     facts[name] = hard
     attack(f"raised {name}", raised, resource.setrlimit, kind, (hard, hard + 1))
     attack(f"raised {name} of 1", raised, resource.prlimit, 1, kind, (hard, hard + 1))
+    attack(f"lowered {name} of 1", raised, resource.prlimit, 1, kind, (0, 0))
 def adjusts(path, value):
     write(path, value)
     return int(read(path)) < 0

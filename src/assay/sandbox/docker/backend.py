@@ -11,9 +11,10 @@ source are not seen. Engines that map user ids (rootless, userns-remap) are refu
 import contextlib
 import math
 import os
+import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -22,24 +23,31 @@ from docker import errors  # type: ignore[import-untyped]
 
 from assay.sandbox import seccomp
 from assay.sandbox.disk import DiskWatch
+from assay.sandbox.docker import kept
 from assay.sandbox.docker.config import Container, check_gpus, container_config, reserved
 from assay.sandbox.docker.engine import (
     DEADLINE_LABEL,
+    NAME_LABEL,
     OWNER_LABEL,
     SCOPE_LABEL,
     Engine,
+    boot_id,
     connect,
     owner,
     reap,
+    remove_kept,
 )
 from assay.sandbox.docker.handle import DockerHandle
 from assay.sandbox.docker.image import Image, empty_image, find_image
-from assay.sandbox.docker.link import Link, open_door
+from assay.sandbox.docker.link import Link, knock, open_door
 from assay.sandbox.docker.meter import EngineMeter, GroupMeter, container_group
 from assay.sandbox.filesystem import check_target, is_device
 from assay.sandbox.interface import (
     DEVNULL,
+    Exit,
     Guarantee,
+    Handle,
+    Keep,
     Limits,
     Mount,
     SandboxError,
@@ -47,9 +55,10 @@ from assay.sandbox.interface import (
     SandboxSpec,
     SandboxUnavailable,
 )
-from assay.sandbox.ownership import hand_over
+from assay.sandbox.ownership import expect_back, hand_over
 from assay.sandbox.probe import probe_sandbox
-from assay.sandbox.users import is_root, lend_user
+from assay.sandbox.supervise import GUARD_SECONDS
+from assay.sandbox.users import Reservation, is_root, reserve_user
 
 _MARGIN_SECONDS = 300.0  # how long a container may outlive its limit before anybody removes it
 
@@ -89,6 +98,10 @@ class DockerSandbox:
     def facts(self) -> dict[str, str]:
         return {**self._engine.facts, "image": self._image.digest}
 
+    @property
+    def adopts(self) -> bool:
+        return True
+
     def path(self, mount: Mount) -> str:
         return mount.target
 
@@ -99,6 +112,14 @@ class DockerSandbox:
     def reap(self) -> int:
         """Remove containers of this scope that nobody owns any more; returns how many."""
         return reap(self._engine, self._settings.scope)
+
+    def remove_kept(self, wanted: Collection[str]) -> int:
+        """Remove the kept containers of this scope but for programs with these names."""
+        return remove_kept(self._engine, self._settings.scope, wanted)
+
+    def discard(self, name: str) -> None:
+        """Remove the container of a kept program."""
+        self._engine.remove(kept.container_name(self._settings.scope, name))
 
     def start(self, spec: SandboxSpec) -> DockerHandle:
         """Start a program; unlike under bubblewrap, any thread may do so.
@@ -115,7 +136,8 @@ class DockerSandbox:
                 raise SandboxError(f"sandbox {spec.name} could not be started: {error}") from error
 
     def _start(self, spec: SandboxSpec, stack: ExitStack) -> DockerHandle:
-        lent = stack.enter_context(lend_user()) if is_root() else None
+        reserved = stack.enter_context(reserve_user()) if is_root() else None
+        lent = reserved.user if reserved is not None else None
         user, group = (lent, lent) if lent is not None else (os.geteuid(), os.getegid())
         hand_over(spec.mounts, lent, stack)
         folders, devices = _sources(spec.mounts)
@@ -136,39 +158,117 @@ class DockerSandbox:
             self._engine.start(container)
             link = door.accept(lambda: bool(self._engine.state(container)["Running"]))
         undo.callback(link.close)
-        handle = self._send_order(spec, container, link)
+        handle = self._send_order(spec, container, link, reserved)
         undo.pop_all()
         handle.cleanup.push(stack.pop_all())
         return handle
 
     def _create(self, spec: SandboxSpec, wanted: Container) -> str:
+        name = None
+        if spec.keep is not None:
+            name = kept.container_name(self._settings.scope, spec.name)
         try:
-            return self._engine.create(container_config(spec, wanted))
+            return self._engine.create(container_config(spec, wanted), name)
         except errors.NotFound:  # the image was removed meanwhile
             with self._finding:
                 self._found = None
         wanted = replace(wanted, image=self._image)
         try:
-            return self._engine.create(container_config(spec, wanted))
+            return self._engine.create(container_config(spec, wanted), name)
         except errors.NotFound as error:
             raise SandboxUnavailable(f"Docker lost the image {wanted.image.id}") from error
 
-    def _send_order(self, spec: SandboxSpec, container: str, link: Link) -> DockerHandle:
-        found = container_group(link.pid, container) if link.pid else None
-        meter = GroupMeter(found) if found else EngineMeter(self._engine, container)
+    def _send_order(
+        self, spec: SandboxSpec, container: str, link: Link, reserved: Reservation | None
+    ) -> DockerHandle:
+        meter = self._meter(link, container)
         disk = DiskWatch(spec.mounts, spec.limits)
+        order = self._order(spec)
+        grace, started = self._settings.grace_seconds, time.monotonic()
         with _streams(spec) as streams:
-            link.order(_order_of(spec, self._image), streams)
-        grace = self._settings.grace_seconds
-        return DockerHandle(self._engine, container, spec, grace, link, meter, disk)
+            if spec.keep is None:
+                link.order(order, streams)
+            else:
+                user = reserved.user if reserved is not None else None
+                kept.clear(spec.keep.folder)
+                kept.Note(boot_id(), started, user).write(spec.keep.folder)
+                with kept.opened(spec.keep) as others:
+                    held = [reserved.descriptor] if reserved is not None else []
+                    link.order(order, [*streams, *others, *held])
+        return DockerHandle(self._engine, container, spec, grace, link, meter, disk, started)
+
+    def _meter(
+        self, link: Link, container: str, *, whole: bool = False
+    ) -> GroupMeter | EngineMeter:
+        found = container_group(link.pid, container) if link.pid else None
+        return GroupMeter(found, whole=whole) if found else EngineMeter(self._engine, container)
+
+    def _order(self, spec: SandboxSpec) -> dict[str, Any]:
+        """What the container's init is told; see `init`."""
+        image, keep = self._image, spec.keep
+        ours = {"PATH": image.path, "HOME": "/tmp", "LANG": "C.UTF-8", "PWD": spec.cwd}
+        return {
+            "argv": spec.argv,
+            "env": {**ours, **spec.env},
+            "cwd": spec.cwd,
+            "limits": _resource_limits(spec.limits),
+            "filter": seccomp.build_filter().hex() if seccomp.supported() else "",
+            "seconds": spec.limits.wall_seconds + GUARD_SECONDS,
+            "grace": self._settings.grace_seconds,
+            "keep": None if keep is None else [keep.most_bytes, keep.tail_bytes],
+            "linger": spec.limits.wall_seconds + _MARGIN_SECONDS,
+        }
 
     def _labels(self, spec: SandboxSpec) -> dict[str, str]:
         allowed = spec.limits.wall_seconds + self._settings.grace_seconds + _MARGIN_SECONDS
+        names = {} if spec.keep is None else {**spec.keep.labels, NAME_LABEL: spec.name}
         return {
+            **names,
             SCOPE_LABEL: self._settings.scope,
             OWNER_LABEL: owner(),
-            DEADLINE_LABEL: str(round(time.time() + allowed)),
+            DEADLINE_LABEL: str(round(time.monotonic() + allowed)),
         }
+
+    def adopt(self, spec: SandboxSpec) -> Handle | None:
+        """See `interface.Sandbox.adopt`; the init tells whether the program still runs."""
+        keep = spec.keep
+        if keep is None:
+            raise ValueError("only a kept program can be adopted")
+        container = self._engine.find(kept.container_name(self._settings.scope, spec.name))
+        note = kept.read_note(keep.folder)
+        with ExitStack() as stack:
+            if note is not None:
+                expect_back(spec.mounts, note.user, stack)
+                link = knock(keep.folder) if container is not None else None
+                if container is not None and link is not None:
+                    handle = self._take_over(spec, container, link, note)
+                    handle.cleanup.push(stack.pop_all())
+                    return handle
+            state = self._engine.state(container) if container is not None else {}
+            if container is not None:
+                self._engine.remove(container)
+            return _outcome(keep, note, state)
+
+    def _take_over(
+        self, spec: SandboxSpec, container: str, link: Link, note: kept.Note
+    ) -> DockerHandle:
+        meter = self._meter(link, container, whole=True)
+        disk = DiskWatch(spec.mounts, spec.limits)
+        grace = self._settings.grace_seconds
+        return DockerHandle(self._engine, container, spec, grace, link, meter, disk, note.started)
+
+
+def _outcome(keep: Keep, note: kept.Note | None, state: dict[str, Any]) -> kept.Ended | None:
+    """What became of a program whose container is gone; `state` is the last that Docker knew."""
+    record = kept.read_record(keep.folder)
+    if note is None or not record.started:
+        return None
+    if record.end is not None:
+        return kept.Ended(record.end)
+    if state.get("OOMKilled"):
+        wall = time.monotonic() - note.started if note.boot == boot_id() else 0.0
+        return kept.Ended(Exit("memory", -signal.SIGKILL, max(0.0, wall), 0.0, None))
+    raise SandboxError("the container was ended from outside while no worker watched")
 
 
 def _check_mount(mount: Mount) -> None:
@@ -201,18 +301,6 @@ def _streams(spec: SandboxSpec) -> Iterator[tuple[int, int, int]]:
         yield first, second, third
     finally:
         os.close(nothing)
-
-
-def _order_of(spec: SandboxSpec, image: Image) -> dict[str, Any]:
-    """What the container's init is told; see `init`."""
-    ours = {"PATH": image.path, "HOME": "/tmp", "LANG": "C.UTF-8", "PWD": spec.cwd}
-    return {
-        "argv": spec.argv,
-        "env": {**ours, **spec.env},
-        "cwd": spec.cwd,
-        "limits": _resource_limits(spec.limits),
-        "filter": seccomp.build_filter().hex() if seccomp.supported() else "",
-    }
 
 
 def _resource_limits(limits: Limits) -> dict[str, tuple[int, int]]:

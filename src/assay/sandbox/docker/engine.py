@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ _POOL = 64  # connections kept for parallel runs
 SCOPE_LABEL = "assay.scope"
 OWNER_LABEL = "assay.owner"
 DEADLINE_LABEL = "assay.deadline"
+NAME_LABEL = "assay.kept"
 
 _REMEDY = (
     "remedy: start Docker, let this user open its socket (group docker), or say with "
@@ -62,12 +63,20 @@ class Engine:
             found = self.client.info()
         return {"docker": found["ServerVersion"], "runtime": found.get("DefaultRuntime", "runc")}
 
-    def create(self, config: Mapping[str, Any]) -> str:
-        """Create a container; returns its id. The SDK's `NotFound` means: no such image."""
+    def create(self, config: Mapping[str, Any], name: str | None = None) -> str:
+        """Create a container; returns its id. The SDK's `NotFound` means: no such image.
+
+        A container that has the name already is removed: whoever asks knows that it is worthless.
+        """
         try:
-            found = self.client.create_container_from_config(dict(config))
+            found = self.client.create_container_from_config(dict(config), name)
         except errors.NotFound:
             raise
+        except errors.APIError as error:
+            if name is None or error.status_code != 409:
+                raise SandboxError(f"Docker refuses the container: {_text(error)}") from error
+            self.remove(name)
+            return self.create(config, name)
         except (errors.DockerException, requests.RequestException) as error:
             raise SandboxError(f"Docker refuses the container: {_text(error)}") from error
         return str(found["Id"])
@@ -83,6 +92,14 @@ class Engine:
                 return dict(self.client.inspect_container(container)["State"])
             except errors.NotFound:
                 return {"Running": False}
+
+    def find(self, name: str) -> str | None:
+        """The id of the container with a name; None when there is none."""
+        with translated("Docker does not say which containers there are"):
+            try:
+                return str(self.client.inspect_container(name)["Id"])
+            except errors.NotFound:
+                return None
 
     def kill(self, container: str) -> None:
         """Kill the container's first process, and so everything in it."""
@@ -154,7 +171,8 @@ def _check_reachable(host: str) -> None:
 
 
 @functools.cache
-def _boot() -> str:
+def boot_id() -> str:
+    """What tells this boot of the machine from all others."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -171,7 +189,7 @@ def _started(pid: int) -> str | None:
 def owner() -> str:
     """This process, told apart from all others that this engine could ever have served."""
     pid = os.getpid()
-    return " ".join((_boot(), os.readlink("/proc/self/ns/pid"), str(pid), str(_started(pid))))
+    return " ".join((boot_id(), os.readlink("/proc/self/ns/pid"), str(pid), str(_started(pid))))
 
 
 def _is_gone(label: str) -> bool:
@@ -180,7 +198,7 @@ def _is_gone(label: str) -> bool:
     if len(words) != 4:
         return False
     boot, namespace, pid, started = words
-    if boot != _boot():
+    if boot != boot_id():
         return True
     if namespace != os.readlink("/proc/self/ns/pid"):
         return False
@@ -188,10 +206,15 @@ def _is_gone(label: str) -> bool:
 
 
 def abandoned(labels: Mapping[str, str], now: float) -> bool:
-    """Whether a container with these labels has no owner or has outlived its deadline."""
+    """Whether a container with these labels has no owner or has outlived its deadline.
+
+    `now` is of the monotonic clock, as the deadline is: no step of the time of day ends anything.
+    Kept containers wait for a new owner until their deadline.
+    """
     try:
         late = now > float(labels[DEADLINE_LABEL])
-        return late or _is_gone(labels[OWNER_LABEL])
+        kept = NAME_LABEL in labels and labels[OWNER_LABEL].split()[:1] == [boot_id()]
+        return late or (not kept and _is_gone(labels[OWNER_LABEL]))
     except (KeyError, ValueError):  # not one of ours, whatever its scope says
         return False
 
@@ -204,7 +227,17 @@ def reap(engine: Engine, scope: str) -> int:
     with translated("Docker does not list its containers"):
         wanted = {"label": f"{SCOPE_LABEL}={scope}"}
         found = engine.client.containers(all=True, filters=wanted)
-    gone = [each["Id"] for each in found if abandoned(each.get("Labels") or {}, time.time())]
+    now = time.monotonic()
+    gone = [each["Id"] for each in found if abandoned(each.get("Labels") or {}, now)]
+    return sum(_removed(engine, container) for container in gone)
+
+
+def remove_kept(engine: Engine, scope: str, wanted: Collection[str]) -> int:
+    """Remove the kept containers with the label `scope` whose programs are not `wanted`."""
+    with translated("Docker does not list its containers"):
+        labels = [f"{SCOPE_LABEL}={scope}", NAME_LABEL]
+        found = engine.client.containers(all=True, filters={"label": labels})
+    gone = [each["Id"] for each in found if each["Labels"][NAME_LABEL] not in wanted]
     return sum(_removed(engine, container) for container in gone)
 
 

@@ -23,8 +23,11 @@ class DockerHandle(SupervisedHandle):
         link: Link,
         meter: GroupMeter | EngineMeter,
         disk: DiskWatch,
+        started: float | None = None,
     ) -> None:
         super().__init__(spec, grace_seconds, meter, disk)
+        if started is not None:
+            self._started = started
         self._engine = engine
         self._container = container
         self._link = link
@@ -55,8 +58,11 @@ class DockerHandle(SupervisedHandle):
             self._destroy()
             code, out_of_memory = self._result()
             error = self._start_error() if reason == "exited" else None
-            if reason == "exited":
+            if reason == "exited" and self._link.late:
+                reason = "wall"
+            elif reason == "exited":
                 reason = "memory" if out_of_memory else self._explain(usage, code)
+                error = error or self._interference(reason)
             self._close()
             self._engine.remove(self._container)
         except SandboxError as failure:
@@ -70,6 +76,12 @@ class DockerHandle(SupervisedHandle):
     def _start_error(self) -> SandboxError | None:
         problem = self._link.problem
         return None if problem is None else SandboxError(f"the program did not start: {problem}")
+
+    def _interference(self, reason: Reason) -> SandboxError | None:
+        """A program cannot end its init: if that never said how it ended, somebody else did."""
+        if self._link.status is not None or reason != "exited":
+            return None
+        return SandboxError("the container was ended from outside")
 
     def _result(self) -> tuple[int, bool]:
         """The program's exit code, and whether Docker says that memory ran out."""

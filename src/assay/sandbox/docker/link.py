@@ -2,6 +2,9 @@
 
 The socket lies in a folder that only this user can enter and is bound into one container. The
 first to connect must have the container's user id; after that nobody can connect any more.
+
+The init of a program that is kept listens in turn at a socket in another folder of this user,
+which no container sees: there a worker asks that did not start the program.
 """
 
 import contextlib
@@ -15,7 +18,7 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +26,13 @@ from assay.sandbox.interface import SandboxError
 
 _HANDSHAKE_SECONDS = 60.0
 _LOOK_SECONDS = 1.0
+_ANSWER_SECONDS = 60.0
 _MOST_ANSWER = 2048
 
 PASSWD, SOCKET = "passwd", "socket"
 """Names of the files in a door's folder that are bound into the container."""
+KNOCK = "knock"
+"""The name of the socket at which the init of a kept program answers."""
 
 
 class Link:
@@ -36,11 +42,11 @@ class Link:
         pid: the init's process id as this process sees it; 0 when it does not see it.
     """
 
-    def __init__(self, connection: socket.socket, pid: int) -> None:
+    def __init__(self, connection: socket.socket, pid: int, said: bytes = b"") -> None:
         self.pid = pid
         self._connection = connection
-        self._answer = b""
-        self._over = False
+        self._answer = said
+        self._over = b"\n" in said
         self._descriptor = -1
         connection.setblocking(False)
         if pid and sys.platform == "linux":
@@ -49,12 +55,12 @@ class Link:
         if self.wait(0):  # it died before: the id may be somebody else's by now
             self._forget()
 
-    def order(self, order: Mapping[str, Any], streams: tuple[int, int, int]) -> None:
-        """Send what to run, and the three descriptors it gets as its streams."""
+    def order(self, order: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        """Send what to run with its descriptors: three streams, then what the init is to have."""
         text = json.dumps(order).encode()
         self._connection.setblocking(True)
         self._connection.settimeout(_HANDSHAKE_SECONDS)
-        socket.send_fds(self._connection, [struct.pack("!I", len(text))], list(streams))
+        socket.send_fds(self._connection, [struct.pack("!I", len(text))], list(descriptors))
         self._connection.sendall(text)
         self._connection.setblocking(False)
 
@@ -82,10 +88,15 @@ class Link:
         self._over = not chunk or b"\n" in self._answer or len(self._answer) > _MOST_ANSWER
 
     @property
+    def late(self) -> bool:
+        """Whether the init itself had to end the program, whose time was over."""
+        return self._answer[:2] == b"SW"
+
+    @property
     def status(self) -> int | None:
         """The program's exit code (negative: signal); None when the init did not say."""
         digits = self._answer[2:].strip()
-        if self._answer[:2] != b"SX" or not digits.isdigit() or int(digits) > 0xFFFF:
+        if self._answer[:2] not in (b"SX", b"SW") or not digits.isdigit() or int(digits) > 0xFFFF:
             return None
         with contextlib.suppress(ValueError):  # neither an exit nor a signal
             return os.waitstatus_to_exitcode(int(digits))
@@ -139,15 +150,12 @@ class Door:
         passwd.write_text(f"sandbox:x:{user}:{group}:sandbox:/tmp:/bin/false\n")
         passwd.chmod(0o644)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # Paths of sockets may have 108 bytes only.
-        short = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            self._listener.bind(f"/proc/self/fd/{short}/{SOCKET}")
+            with _short(folder) as short:
+                self._listener.bind(f"{short}/{SOCKET}")
         except OSError:
             self._listener.close()
             raise
-        finally:
-            os.close(short)
         (folder / SOCKET).chmod(0o666)  # nobody else gets into the folder
         self._listener.listen(1)
 
@@ -204,3 +212,63 @@ def open_door(scratch: Path, user: int, group: int) -> Iterator[Door]:
             door.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def listen(folder: Path) -> socket.socket:
+    """A socket in `folder`, for the init to answer at; see `knock`."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _short(folder) as short:
+            listener.bind(f"{short}/{KNOCK}")
+        listener.listen(4)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def knock(folder: Path) -> Link | None:
+    """The init that answers at the socket in `folder`, or None when there is none any more.
+
+    Raises `SandboxError` when it is there and says nothing.
+    """
+    if sys.platform != "linux" or not (folder / KNOCK).exists():
+        return None
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # With its first word the kernel says who it is: a socket that was handed on does not.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        connection.settimeout(_ANSWER_SECONDS)
+        try:
+            with _short(folder) as short:
+                connection.connect(f"{short}/{KNOCK}")
+            pid, word = _first_word(connection)
+        except (ConnectionError, FileNotFoundError):
+            word = b""
+        if not word:
+            connection.close()
+            return None
+        return Link(connection, pid, word)
+    except OSError as error:
+        connection.close()
+        raise SandboxError(f"the container's init does not answer: {error}") from error
+
+
+def _first_word(connection: socket.socket) -> tuple[int, bytes]:
+    """The init's process id as this process sees it (0: not at all), and what it says."""
+    size = struct.calcsize("3i")
+    word, found, _, _ = connection.recvmsg(_MOST_ANSWER, socket.CMSG_SPACE(size))
+    for level, kind, data in found:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+            return struct.unpack("3i", data[:size])[0], word
+    return 0, word
+
+
+@contextlib.contextmanager
+def _short(folder: Path) -> Iterator[str]:
+    """Another path of a folder: paths of sockets may have 108 bytes only."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

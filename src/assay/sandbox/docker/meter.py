@@ -31,14 +31,14 @@ def container_group(pid: int, container: str) -> Group | None:
 class GroupMeter:
     """Reads the container's control group, which counts everything that ever ran in it.
 
-    CPU time counts from here on: setting up a container takes some, too.
+    CPU time counts from here on, unless `whole`: setting up a container takes some, too.
     """
 
     interval = 0.05
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, *, whole: bool = False) -> None:
         self._group = group
-        self._before = group.cpu_seconds()
+        self._before = 0.0 if whole else group.cpu_seconds()
         self._usage = Usage()
 
     def sample(self) -> Usage:
@@ -52,6 +52,10 @@ class GroupMeter:
             group.out_of_processes() or last.out_of_processes,
         )
         return self._usage
+
+    def gauges(self) -> dict[str, float]:
+        """What is used right now, as the control group says."""
+        return self._group.gauges()
 
 
 class EngineMeter:
@@ -76,11 +80,28 @@ class EngineMeter:
             self._next = time.monotonic() + _ASK_SECONDS
         return self._usage
 
-    def _ask(self) -> Usage:
+    def gauges(self) -> dict[str, float]:
+        """What is used right now, as the engine says."""
+        found = self._stats()
+        gauges = {
+            "cpu_seconds": ((found.get("cpu_stats") or {}).get("cpu_usage") or {}).get(
+                "total_usage", 0
+            )
+            / 1e9,
+            "memory_bytes": (found.get("memory_stats") or {}).get("usage", 0),
+            "processes": (found.get("pids_stats") or {}).get("current", 0),
+        }
+        return {name: float(value) for name, value in gauges.items() if value}
+
+    def _stats(self) -> dict[str, Any]:
         with translated("Docker tells no usage"):
             found: dict[str, Any] = self._engine.client.stats(
                 self._container, stream=False, one_shot=True
             )
+        return found
+
+    def _ask(self) -> Usage:
+        found = self._stats()
         memory = found.get("memory_stats") or {}
         peak = max(memory.get("max_usage", 0), memory.get("usage", 0), self._usage.peak_bytes or 0)
         used = (found.get("cpu_stats") or {}).get("cpu_usage") or {}

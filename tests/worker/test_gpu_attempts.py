@@ -1,0 +1,84 @@
+"""Attempts on a host with GPUs: declared ones, as there is no driver."""
+
+import fcntl
+import os
+import uuid
+from pathlib import Path
+
+import pytest
+
+from services.worker.gpus import lock_folder
+from tests.worker.conftest import Lab
+
+LOOK = """
+print(os.environ["CUDA_VISIBLE_DEVICES"], os.environ["ASSAY_GPUS"], flush=True)
+answer(ask=True)
+"""
+PREDICTOR_LOOKS = """
+import os
+VALUE = len(os.environ["CUDA_VISIBLE_DEVICES"]) / 100 + int(os.environ["ASSAY_GPUS"])
+"""
+
+
+@pytest.fixture
+def uuids() -> list[str]:
+    return [f"GPU-{uuid.uuid4()}" for _ in range(2)]
+
+
+def test_an_attempt_has_its_devices_and_says_so(lab: Lab, uuids: list[str]) -> None:
+    lab.start(gpus=uuids, hardware_class=None)
+    lab.api.wait(lambda: lab.api.syncs)
+    body = lab.api.registrations[0]
+    assert body["gpus"] == 2
+    assert [d["uuid"] for d in body["devices"]] == uuids
+    assert body["hardware_class"] == "gpu-unknown"
+    assert lab.api.syncs[0]["usable_gpus"] == 2
+    codebase = lab.codebase(LOOK, model=PREDICTOR_LOOKS)
+    record = lab.assign(codebase, "gpus", gpus=2, hardware_class="gpu-unknown")
+    end = lab.api.finished(record, 60)
+    assert end["failure"] is None, (end["failure"], record.logs)
+    assert record.logs["train"].decode().split() == [",".join(uuids), "2"]
+    assert end["metrics"]["score"] == len(",".join(uuids)) / 100 + 2  # the predictor has them, too
+    assert record.devices == uuids
+    facts = end["provenance"]
+    assert facts["gpus"] == uuids
+    assert facts["gpu_health"] == "unchecked"
+
+
+def test_attempts_without_gpus_see_none(lab: Lab, uuids: list[str]) -> None:
+    lab.start(gpus=uuids)
+    record = lab.submit("print(repr(os.environ['CUDA_VISIBLE_DEVICES']))\nanswer(score=1)")
+    end = lab.api.finished(record, 60)
+    assert record.logs["train"] == b"''\n"
+    assert record.devices == []
+    assert "gpus" not in end["provenance"]
+
+
+def test_devices_are_free_again_when_the_end_is_told(lab: Lab, uuids: list[str]) -> None:
+    lab.start(gpus=uuids, cpus=2, memory_bytes=1 << 31)
+    for _ in range(3):
+        record = lab.assign(lab.codebase("answer(score=1)"), "gpus", gpus=2)
+        assert lab.api.finished(record, 60)["state"] == "succeeded"
+
+
+def test_a_device_of_another_worker_is_refused(lab: Lab, uuids: list[str]) -> None:
+    path = lock_folder() / f"assay-gpu-{uuids[0]}.lock"
+    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lab.start(gpus=uuids)
+        record = lab.assign(lab.codebase("answer(score=1)"), "gpus", gpus=2)
+        end = lab.api.finished(record, 60)
+        assert end["infrastructure"] is True
+        assert end["failure"]["code"] == "gpu_unavailable"
+        assert end["started"] is False
+        lab.api.wait(lambda: lab.api.syncs[-1]["usable_gpus"] == 1)
+    finally:
+        os.close(descriptor)
+
+
+@pytest.fixture(autouse=True)
+def _no_locks_left(uuids: list[str]) -> object:
+    yield
+    for each in uuids:
+        Path(lock_folder(), f"assay-gpu-{each}.lock").unlink(missing_ok=True)

@@ -1,0 +1,405 @@
+"""Which GPUs an attempt gets, and whether one may be used again; the driver is in memory."""
+
+import importlib.util
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from assay.contracts.worker import Device
+from assay.domain.errors import InvalidInput
+from services.worker import gpus as module
+from services.worker import nvml as nvml_module
+from services.worker.gpus import NO_GPUS, Gpus, GpusUnavailable, open_gpus
+from services.worker.hardware import gpu_class
+from services.worker.nvml import Nvml, NvmlError
+from services.worker.settings import WorkerSettings
+from tests.worker.fake_nvml import GIB, FakeGpu, FakeNvml
+
+A, B, C = ("GPU-aaaa", "GPU-bbbb", "GPU-cccc")
+
+
+@pytest.fixture
+def driver() -> FakeNvml:
+    return FakeNvml(FakeGpu(A), FakeGpu(B), FakeGpu(C))
+
+
+def offered(driver: FakeNvml, locks: Path) -> Gpus:
+    nvml = Nvml(driver)
+    return Gpus(nvml.devices(), nvml, locks, settle_seconds=0.3)
+
+
+@pytest.fixture
+def gpus(driver: FakeNvml, tmp_path: Path) -> Gpus:
+    return offered(driver, tmp_path)
+
+
+def test_devices_are_what_the_driver_shows(gpus: Gpus) -> None:
+    assert [d.uuid for d in gpus.devices] == [A, B, C]
+    assert gpus.devices[0] == Device(uuid=A, name="NVIDIA H200", memory_bytes=141 * GIB)
+
+
+def test_devices_are_given_once(gpus: Gpus) -> None:
+    first, second = gpus.take(2), gpus.take(1)
+    assert (first.uuids, second.uuids) == ((A, B), (C,))
+    with pytest.raises(GpusUnavailable, match="1 GPUs are needed, 0"):
+        gpus.take(1)
+    second.release()
+    second.release()
+    assert gpus.take(1).uuids == (C,)
+
+
+def test_all_or_nothing(gpus: Gpus) -> None:
+    taken = gpus.take(2)
+    with pytest.raises(GpusUnavailable, match="2 GPUs are needed, 1"):
+        gpus.take(2)
+    assert gpus.take(1).uuids == (C,)
+    taken.release()
+
+
+def test_none_are_none(gpus: Gpus) -> None:
+    assert gpus.take(0) is NO_GPUS
+    assert gpus.adopt([]) is NO_GPUS
+    NO_GPUS.release()
+
+
+def test_two_workers_of_a_host_share_no_device(
+    driver: FakeNvml, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, theirs = offered(driver, tmp_path), offered(driver, tmp_path)
+    mine = ours.take(2)
+    assert theirs.take(1).uuids == (C,)
+    assert "another worker of this host uses it" in caplog.text
+    assert theirs.usable() == 1
+    with pytest.raises(GpusUnavailable):
+        theirs.take(1)
+    mine.release()
+
+
+HOLDER = """
+import fcntl, os, sys
+descriptor = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.flock(descriptor, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_lock_ends_with_its_process(
+    gpus: Gpus, tmp_path: Path, now: Callable[..., None]
+) -> None:
+    gpus.take(1).release()
+    path = tmp_path / f"assay-gpu-{A}.lock"
+    command = [sys.executable, "-c", HOLDER, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        lease = gpus.take(1)
+        assert lease.uuids == (B,)
+        lease.release()
+        holder.kill()
+    now(11)
+    assert gpus.usable() == 3
+    assert gpus.take(1).uuids == (A,)
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets the worker's clock forward."""
+    import time
+
+    real = time.monotonic
+
+    def forward(seconds: float) -> None:
+        monkeypatch.setattr("time.monotonic", lambda: real() + seconds)
+
+    return forward
+
+
+Trouble = Callable[[FakeGpu], Any]
+TROUBLES: dict[str, tuple[Trouble, str]] = {
+    "process": (lambda g: setattr(g, "processes", 1), "1 processes still use it"),
+    "memory": (lambda g: setattr(g, "used", 2 * GIB), "2048 MiB of its memory are still in use"),
+    "xid": (lambda g: g.xids.extend([31, 79]), "Xid 79"),
+    "ecc": (lambda g: setattr(g, "ecc", 2), "2 memory errors"),
+    "rows": (lambda g: setattr(g, "rows", (0, 1, 1, 0)), "wait to be replaced"),
+    "worn": (lambda g: setattr(g, "rows", (0, 1, 0, 1)), "wears out"),
+    "lost": (lambda g: setattr(g, "lost", True), "error 15"),
+}
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_a_device_in_trouble_is_not_used_again(
+    gpus: Gpus, driver: FakeNvml, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = gpus.take(1)
+    spoil, said = TROUBLES[name]
+    spoil(driver.gpus[0])
+    lease.release()
+    assert said in caplog.text
+    assert gpus.usable() == 2
+    assert gpus.take(2).uuids == (B, C)
+    with pytest.raises(GpusUnavailable):
+        gpus.take(1)
+
+
+@pytest.mark.parametrize("xid", [13, 31, 43, 45])
+def test_errors_of_a_program_are_not_the_devices(gpus: Gpus, driver: FakeNvml, xid: int) -> None:
+    lease = gpus.take(1)
+    assert driver.gpus[0].watched
+    driver.gpus[0].xids.append(xid)
+    lease.release()
+    assert gpus.usable() == 3
+
+
+def test_memory_the_driver_keeps_is_not_in_use(gpus: Gpus, driver: FakeNvml) -> None:
+    driver.gpus[0].reserved = 5 * GIB
+    driver.gpus[0].used = GIB  # below a hundredth
+    gpus.take(1).release()
+    assert gpus.usable() == 3
+
+
+def test_what_clears_away_in_time_is_fine(driver: FakeNvml, tmp_path: Path) -> None:
+    import threading
+
+    nvml = Nvml(driver)
+    gpus = Gpus(nvml.devices(), nvml, tmp_path, settle_seconds=20)
+    lease = gpus.take(1)
+    driver.gpus[0].used = 100 * GIB
+    threading.Timer(0.3, lambda: setattr(driver.gpus[0], "used", 0)).start()
+    lease.release()
+    assert gpus.usable() == 3
+
+
+def test_a_device_is_looked_at_before_its_first_use(gpus: Gpus, driver: FakeNvml) -> None:
+    driver.gpus[0].processes = 1  # somebody else's
+    assert gpus.take(1).uuids == (B,)
+    assert gpus.usable() == 2
+
+
+def test_trouble_that_passes_is_seen_less_and_less_often(
+    gpus: Gpus, driver: FakeNvml, now: Callable[..., None]
+) -> None:
+    lease = gpus.take(1)
+    driver.gpus[0].processes = 1
+    lease.release()
+    driver.gpus[0].processes = 0
+    assert gpus.usable() == 2  # not looked at again yet
+    driver.gpus[0].processes = 1
+    now(11)
+    assert gpus.usable() == 2
+    driver.gpus[0].processes = 0
+    now(25)
+    assert gpus.usable() == 2  # twenty seconds this time
+    now(35)
+    assert gpus.usable() == 3
+    assert gpus.take(1).uuids == (A,)
+
+
+def test_a_driver_that_came_back_is_asked_anew(
+    gpus: Gpus, driver: FakeNvml, now: Callable[..., None]
+) -> None:
+    lease = gpus.take(3)
+    driver.broken = True
+    lease.release()
+    assert gpus.usable() == 0
+    now(11)
+    assert gpus.usable() == 0
+    driver.broken = False
+    for gpu in driver.gpus:
+        gpu.watched = False
+    now(60)
+    assert gpus.usable() == 3
+
+
+def test_a_driver_that_hangs_is_not_waited_for(
+    gpus: Gpus, driver: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml_module, "_CALL_SECONDS", 0.1)
+    lease = gpus.take(1)
+    driver.go.clear()
+    lease.release()
+    assert gpus.usable() == 2
+    with pytest.raises(NvmlError, match="does not answer"):
+        gpus.gauges([B])
+    driver.go.set()
+
+
+def test_adopted_devices_are_taken_and_checked(gpus: Gpus, driver: FakeNvml) -> None:
+    driver.gpus[1].used = 100 * GIB  # by what is adopted
+    lease = gpus.adopt([B])
+    assert gpus.usable() == 3
+    assert gpus.take(2).uuids == (A, C)
+    lease.release()
+    assert gpus.usable() == 2
+    with pytest.raises(GpusUnavailable, match="not this worker's"):
+        gpus.adopt([A])
+    with pytest.raises(GpusUnavailable, match="not this worker's"):
+        gpus.adopt(["GPU-strange"])
+
+
+def test_parts_of_a_gpu_are_slots(tmp_path: Path) -> None:
+    name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+    parts = [FakeGpu(f"MIG-{n}", name, 10 * GIB) for n in range(3)]
+    driver = FakeNvml(FakeGpu(A, "NVIDIA H100 80GB HBM3", 80 * GIB, parts=parts))
+    gpus = offered(driver, tmp_path)
+    assert [d.uuid for d in gpus.devices] == ["MIG-0", "MIG-1", "MIG-2"]
+    for part in parts:
+        part.reserved = 0  # parts tell the first version only
+    lease = gpus.take(2)
+    assert "utilisation" not in str(gpus.gauges(lease.uuids))
+    driver.gpus[0].xids.append(48)  # told of the whole
+    lease.release()
+    assert gpus.usable() == 2
+
+
+def test_a_gpu_without_parts_or_error_counts(tmp_path: Path) -> None:
+    driver = FakeNvml(FakeGpu(A, "NVIDIA L4", 23 * GIB, ecc=None))
+    gpus = offered(driver, tmp_path)
+    gpus.take(1).release()
+    assert gpus.usable() == 1
+
+
+def test_facts_and_gauges(gpus: Gpus) -> None:
+    lease = gpus.take(2)
+    assert gpus.facts(lease.uuids) == {
+        "gpus": [A, B],
+        "gpu_names": ["NVIDIA H200"] * 2,
+        "gpu_driver": "580.1",
+        "gpu_health": "nvml",
+    }
+    assert gpus.facts(()) == {}
+    shown = gpus.gauges(lease.uuids)
+    assert shown["gpu1_utilisation"] == 0.75
+    assert shown["gpu0_power_watts"] == 350
+    assert gpus.gauges(()) == {}
+
+
+def test_declared_devices_are_not_looked_at(tmp_path: Path) -> None:
+    gpus = Gpus([Device(uuid=A)], None, tmp_path)
+    lease = gpus.take(1)
+    assert gpus.facts(lease.uuids)["gpu_health"] == "unchecked"
+    assert gpus.gauges(lease.uuids) == {}
+    lease.release()
+    assert gpus.usable() == 1
+
+
+def test_a_lock_is_never_followed_elsewhere(gpus: Gpus, tmp_path: Path) -> None:
+    (tmp_path / f"assay-gpu-{A}.lock").symlink_to(tmp_path / "elsewhere")
+    assert gpus.take(1).uuids == (B,)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+# ---- which are offered ----
+
+
+def test_auto_takes_all_and_none_takes_none(
+    driver: FakeNvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "nvidiactl").touch()
+    monkeypatch.setattr(module, "_DRIVER", tmp_path / "nvidiactl")
+    monkeypatch.setattr(module, "open_nvml", lambda: Nvml(driver))
+    assert len(open_gpus("auto").devices) == 3
+    assert open_gpus("none").devices == []
+    assert [d.uuid for d in open_gpus([C, A]).devices] == [C, A]
+    with pytest.raises(InvalidInput, match="has no GPU-x"):
+        open_gpus(["GPU-x"])
+
+
+def test_without_a_driver_there_are_only_declared_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "_DRIVER", tmp_path / "nvidiactl")
+    assert open_gpus("auto").devices == []
+    assert open_gpus([A]).devices == [Device(uuid=A)]
+
+
+def test_a_driver_nobody_can_ask_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(NvmlError, match=r"pip install 'assay\[gpu\]'"):
+        nvml_module.open_nvml()
+
+
+def test_a_library_that_is_absent_means_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Absent(FakeNvml):
+        def nvmlInit(self) -> None:
+            raise self.NVMLError(self.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setitem(sys.modules, "pynvml", Absent())
+    assert nvml_module.open_nvml() is None
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [("auto", "auto"), ("none", "none"), (f'["{A}"]', [A]), ('["MIG-1-2/3/4"]', ["MIG-1-2/3/4"])],
+)
+def test_settings(monkeypatch: pytest.MonkeyPatch, given: str, found: object) -> None:
+    monkeypatch.setenv("ASSAY_WORKER_GPUS", given)
+    assert WorkerSettings(token="x").gpus == found
+
+
+@pytest.mark.parametrize("given", ["all", '["0"]', f'["{A}", "{A}"]', '["GPU-"]', "0"])
+def test_wrong_settings(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("ASSAY_WORKER_GPUS", given)
+    with pytest.raises(ValidationError):
+        WorkerSettings(token="x")
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "found"),
+    [
+        ("NVIDIA H200", 143771 << 20, "gpu-h200-141"),
+        ("NVIDIA H100 80GB HBM3", 81559 << 20, "gpu-h100-80"),
+        ("NVIDIA A100-SXM4-40GB", 40960 << 20, "gpu-a100-sxm4-40"),
+        ("NVIDIA GeForce RTX 4090", 24564 << 20, "gpu-rtx-4090-24"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 10 << 30, "gpu-h100-mig-10"),
+        ("unknown", 0, "gpu-unknown"),
+    ],
+)
+def test_hardware_classes(name: str, memory: int, found: str) -> None:
+    assert gpu_class([Device(uuid=A, name=name, memory_bytes=memory)]) == found
+
+
+def test_gpus_of_several_kinds_need_a_worker_each() -> None:
+    devices = [Device(uuid=A, name="NVIDIA H200"), Device(uuid=B, name="NVIDIA L4")]
+    with pytest.raises(InvalidInput, match="several kinds"):
+        gpu_class(devices)
+
+
+# ---- the real library ----
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pynvml") is None, reason="no nvidia-ml-py here")
+def test_the_fake_speaks_the_calls_of_the_library() -> None:
+    import pynvml  # type: ignore[import-not-found]
+
+    for name, value in inspect.getmembers(FakeNvml):
+        if name.startswith(("nvml", "NVML_")):
+            real = getattr(pynvml, name)
+            if callable(real):
+                wanted = [p for p in inspect.signature(value).parameters if p != "self"]
+                assert len(inspect.signature(real).parameters) == len(wanted), name
+            else:
+                assert real == value, name
+    used = Path(nvml_module.__file__).read_text()
+    for name in dir(pynvml):
+        if name.startswith(("nvmlDevice", "nvmlEvent")) and f"module.{name}(" in used:
+            assert hasattr(FakeNvml, name), name
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not os.path.exists("/dev/nvidiactl"), reason="no NVIDIA GPU here")
+def test_real_devices() -> None:
+    gpus = open_gpus("auto")
+    assert gpus.devices
+    assert all(d.uuid.startswith(("GPU-", "MIG-")) for d in gpus.devices)
+    lease = gpus.take(1)
+    assert gpus.gauges(lease.uuids)["gpu0_memory_bytes"] >= 0
+    lease.release()
+    assert gpus.usable() == len(gpus.devices)
