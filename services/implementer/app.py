@@ -17,6 +17,8 @@ from assay.contracts.base import Problem
 from services.implementer import problems
 from services.implementer.context import Context
 from services.implementer.dependencies import refuse_unknown_parameters
+from services.implementer.metrics import Metrics
+from services.implementer.observe import Observe, bind_ids
 from services.implementer.routers import (
     batches,
     environments,
@@ -25,6 +27,8 @@ from services.implementer.routers import (
     measurements,
     meta,
     searches,
+    transfers,
+    workers,
 )
 
 _UPLOAD = re.compile(r"/internal/v1/attempts/[^/]+/artifacts/[^/]+")
@@ -35,6 +39,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
     for status, text in (
         (400, "Malformed JSON, or a wrong parameter"),
         (401, "No valid API key"),
+        (403, "Not allowed"),
         (404, "Not found"),
         (409, "Not possible in the current state"),
         (413, "The body is too large"),
@@ -53,19 +58,22 @@ def create_app(context: Context, *, allowed_hosts: list[str] | None = None) -> F
         docs_url=None,  # the bundled pages load scripts from a CDN
         redoc_url=None,
         generate_unique_id_function=_operation_id,
-        dependencies=[Depends(refuse_unknown_parameters)],
+        dependencies=[Depends(bind_ids), Depends(refuse_unknown_parameters)],
         responses=_RESPONSES,
     )
     app.state.context = context
+    app.state.metrics = Metrics(context.db)
     problems.install(app)
-    for module in (batches, experiments, measurements, environments, searches):
+    for module in (batches, experiments, measurements, environments, searches, workers):
         app.include_router(module.router, prefix="/v1")
     app.include_router(meta.router)
     app.include_router(internal.router, prefix="/internal/v1")
+    app.include_router(transfers.router, prefix="/internal/v1")
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     app.add_middleware(BodyLimit, limit=context.settings.max_body_bytes)
     if allowed_hosts:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts)
+    app.add_middleware(Observe)  # outermost: it also sees what the others refuse
     return app
 
 

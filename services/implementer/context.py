@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from sqlalchemy.orm import Session
 
 from assay.environments.catalog import Catalog
+from assay.storage import implementations
 from assay.storage.database import Database
 from assay.storage.objects import ObjectStore
 from services.implementer.settings import ImplementerSettings
@@ -58,7 +59,7 @@ class Doorbells:
 
 
 def _nobody() -> None:
-    """Nobody relays messages in this process."""
+    """Nobody in this process wants to know."""
 
 
 @dataclass
@@ -72,6 +73,12 @@ class Context:
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
     doorbells: Doorbells = field(default_factory=Doorbells)
     on_commit: Callable[[], None] = _nobody
+    #: Who implements ideas in this process. Two that live at once must not share a name.
+    holder: str = implementations.LOCAL
+    #: Called when a worker was admitted or has registered, so that the broker knows it.
+    on_worker: Callable[[], None] = _nobody
+    #: Parts this can do without for a while, by name; a probe raises `Unavailable`.
+    probes: dict[str, Callable[[], None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.environments = Versions(self.catalog, self.db, self.store)

@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import Depends, Header, HTTPException, Query, Request
 from fastapi.dependencies.models import Dependant
 
+from assay.domain.errors import Forbidden
 from assay.storage import workers
 from services.implementer.context import Context
 from services.implementer.problems import BadParameter
@@ -40,7 +41,28 @@ def get_owner(context: ContextDep, authorization: Annotated[str | None, Header()
     )
 
 
+def may_scrape(context: ContextDep, authorization: Annotated[str | None, Header()] = None) -> None:
+    """Who may read metrics: with API keys, whoever sends one of them, or the token for metrics.
+
+    Where a request comes from says nothing: behind a proxy, everybody comes from this machine.
+    """
+    token, sent = context.settings.metrics_token, bearer(authorization)
+    if token and sent and hmac.compare_digest(sent.encode(), token.get_secret_value().encode()):
+        return
+    get_owner(context, authorization)
+
+
 OwnerDep = Annotated[str, Depends(get_owner)]
+
+
+def get_administrator(context: ContextDep, owner: OwnerDep) -> str:
+    """Who may change workers: the owners that are named, or, with one API key or none, anybody."""
+    named, keys = context.settings.admins, context.settings.api_keys
+    if owner in named or (not named and len(keys) <= 1):
+        return owner
+    raise Forbidden(
+        f"{owner!r} may not change workers; ASSAY_IMPLEMENTER_ADMINS names those who may"
+    )
 
 
 def get_worker(context: ContextDep, authorization: Annotated[str | None, Header()] = None) -> str:

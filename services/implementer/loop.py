@@ -241,6 +241,7 @@ class Loop:
         def transaction() -> None:
             with self.context.write() as session:
                 action(session)
+                implementations.check_held(session, self.work)
 
         await asyncio.to_thread(transaction)
 
@@ -298,7 +299,9 @@ def _model_error_code(error: ModelError) -> str:
 def take_up(context: Context, experiment_id: str) -> tuple[Work, dict[str, str]] | None:
     """Begin an experiment's implementation, or go on with it; None if there is nothing to do."""
     with context.write() as session:
-        work = implementations.begin(context.db, session, experiment_id)
+        work = implementations.begin(
+            context.db, session, experiment_id, context.holder, context.settings.idea_lease
+        )
     if work is None:
         return None
     return work, _baseline(context.store, work.baseline_codebase)

@@ -1,19 +1,24 @@
-"""Many ideas at once: an event loop in a thread of its own, fed with ids of experiments."""
+"""Many ideas at once: an event loop in a thread of its own, fed with ids of experiments.
+
+Several processes may do this side by side: whoever begins an idea holds a lease of it, which the
+pool renews. An idea that is no longer held, because it was cancelled or taken over, is dropped.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from assay.domain.errors import AssayError, Unavailable
+from assay.domain.errors import AssayError, Fenced, Unavailable
 from assay.domain.states import Failure, FailureStage
 from assay.llm import Executor, open_executor
 from assay.llm.interface import ModelError
 from assay.storage import implementations
+from assay.telemetry.logs import keep
 from services.implementer.context import Context
 from services.implementer.loop import Loop, NoLongerWantedError, conclude, take_up
 
@@ -21,6 +26,8 @@ log = logging.getLogger(__name__)
 #: Faults of our own (a full disk, an unreachable store) after which an idea is given up.
 MAX_FAULTS = 5
 THREADS = 2
+#: Leases are renewed this many times before they would run out.
+RENEWALS = 6
 
 
 class ImplementPool:
@@ -34,6 +41,9 @@ class ImplementPool:
         self._loop.set_default_executor(ThreadPoolExecutor(THREADS, "implementer"))
         self._thread = threading.Thread(target=self._serve, name="implementer", daemon=True)
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        #: Those that have begun, and so are held.
+        self._begun: set[str] = set()
+        self._errands: set[asyncio.Task[None]] = set()
         self._executors: dict[str, Executor] = {}
         self._limit = asyncio.Semaphore(context.settings.concurrent_ideas)
 
@@ -41,19 +51,44 @@ class ImplementPool:
         """Start the thread, which also takes up what an earlier process left unfinished."""
         self._thread.start()
         self._soon(self._rescan())
+        self._soon(self._keep_leases())
 
     def stop(self) -> None:
-        """Stop; unfinished ideas are taken up by the next process."""
+        """Stop; unfinished ideas are taken up by another process, or the next."""
         if not self._thread.is_alive():
             return
         asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result(30)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(30)
         self._loop.close()
+        try:
+            with self._context.write() as session:
+                implementations.release(session, self._context.holder)
+        except AssayError as error:
+            log.warning("the leases of ideas are left to run out: %s", error)
 
     def look_at(self, experiment_id: str) -> None:
-        """Implement the experiment, or stop implementing it if it was cancelled."""
-        self._loop.call_soon_threadsafe(self._look_at, experiment_id)
+        """Implement the experiment."""
+        self._call(lambda: self._look_at(experiment_id))
+
+    def look_again(self) -> None:
+        """Stop implementing what was cancelled."""
+        self._call(lambda: self._later(self._check_leases()))
+
+    def rescan(self) -> None:
+        """Look for work now: messages may have been missed."""
+        self._call(lambda: self._later(self._find()))
+
+    def _call(self, action: Callable[[], object]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(action)
+        except RuntimeError:  # stopped meanwhile; the next process looks by itself
+            log.debug("a message came after the end")
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -73,44 +108,70 @@ class ImplementPool:
     async def _rescan(self) -> None:
         """Look for work that no message announced: after a restart, or when one was lost."""
         while True:
-            try:
-                found = await asyncio.to_thread(self._unfinished)
-            except Exception as error:  # without this look, lost messages would stay lost
-                log.warning("cannot look for ideas to implement: %s", error)
-                found = []
-            for experiment_id in found:
-                if experiment_id not in self._tasks:
-                    self._look_at(experiment_id)
+            await self._find()
             await asyncio.sleep(self._context.settings.rescan_seconds)
 
+    async def _find(self) -> None:
+        try:
+            found = await asyncio.to_thread(self._unfinished)
+        except Exception as error:  # without this look, lost messages would stay lost
+            log.warning("cannot look for ideas to implement: %s", error)
+            return
+        for experiment_id in found:
+            self._look_at(experiment_id)
+
     def _unfinished(self) -> list[str]:
-        with self._context.db.read() as session:
-            return implementations.unfinished(session)
+        db = self._context.db
+        with db.read() as session:
+            return implementations.unfinished(db, session, self._context.holder)
 
     def _look_at(self, experiment_id: str) -> None:
-        task = self._tasks.get(experiment_id)
-        if task is not None:
-            self._soon(self._cancel_unwanted(experiment_id, task))
+        if experiment_id in self._tasks:
             return
         task = self._loop.create_task(self._implement(experiment_id))
         self._tasks[experiment_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(experiment_id, None))
+        task.add_done_callback(lambda _: self._forget(experiment_id))
 
-    async def _cancel_unwanted(self, experiment_id: str, task: asyncio.Task[None]) -> None:
-        def wanted() -> bool:
-            with self._context.db.read() as session:
-                return implementations.is_wanted(session, experiment_id)
+    def _forget(self, experiment_id: str) -> None:
+        self._tasks.pop(experiment_id, None)
+        self._begun.discard(experiment_id)
 
-        if not await asyncio.to_thread(wanted):
-            task.cancel()
+    async def _keep_leases(self) -> None:
+        while True:
+            await asyncio.sleep(self._context.settings.idea_lease_seconds / RENEWALS)
+            await self._check_leases()
+
+    async def _check_leases(self) -> None:
+        """Renew the leases of what is being implemented; drop what is not held any more."""
+        begun = set(self._begun)
+        if not begun:
+            return
+        try:
+            held = await asyncio.to_thread(self._renew)
+        except Exception as error:  # the leases last a while longer
+            log.warning("cannot renew the leases of ideas: %s", error)
+            return
+        for experiment_id in begun - held:
+            if (task := self._tasks.get(experiment_id)) is not None:
+                log.info("%s is not to be implemented here any more", experiment_id)
+                task.cancel()
+
+    def _renew(self) -> set[str]:
+        context = self._context
+        with context.write() as session:
+            return implementations.renew(
+                context.db, session, context.holder, context.settings.idea_lease
+            )
 
     async def _implement(self, experiment_id: str) -> None:
+        keep(experiment=experiment_id)  # for the lines of this task, and of what it calls
         async with self._limit:
             try:
                 taken = await asyncio.to_thread(take_up, self._context, experiment_id)
                 if taken is None:
                     return
                 work, baseline = taken
+                self._begun.add(experiment_id)
             except Exception as error:  # the next rescan takes it up again
                 log.exception("cannot take up %s", experiment_id)
                 await asyncio.to_thread(self._count_fault, experiment_id, error)
@@ -121,6 +182,8 @@ class ImplementPool:
                 await asyncio.to_thread(conclude, self._context, work, outcome)
             except NoLongerWantedError:
                 log.info("%s was cancelled while it was being implemented", experiment_id)
+            except Fenced as error:
+                log.warning("dropped: %s", error)
             except Exception as error:
                 log.exception("implementing %s was interrupted", experiment_id)
                 await asyncio.to_thread(self._count_fault, experiment_id, error)
@@ -142,7 +205,10 @@ class ImplementPool:
         failure = Failure(FailureStage.IMPLEMENT, "infrastructure", str(error), retryable=True)
         try:
             with self._context.write() as session:
-                if implementations.count_fault(session, experiment_id) >= last:
-                    implementations.give_up(self._context.db, session, experiment_id, failure)
+                holder = self._context.holder
+                if implementations.count_fault(session, experiment_id, holder) >= last:
+                    implementations.give_up(
+                        self._context.db, session, experiment_id, failure, holder
+                    )
         except AssayError as fault:
             log.warning("cannot record a fault of %s: %s", experiment_id, fault)

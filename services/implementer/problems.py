@@ -16,21 +16,25 @@ from assay.domain.errors import (
     Conflict,
     Fenced,
     FieldError,
+    Forbidden,
     InvalidInput,
     NotFound,
     Unavailable,
 )
 from assay.domain.ids import new_id
+from assay.telemetry.counts import FENCED, FORBIDDEN, PROBLEMS
 
 log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 _STATUS: list[tuple[type[AssayError], int, str]] = [
     (InvalidInput, 422, "The request is not valid"),
     (NotFound, 404, "Not found"),
+    (Forbidden, 403, "Not allowed"),
     (Fenced, 409, "The lease has passed to somebody else"),
     (Conflict, 409, "Not possible in the current state"),
     (Unavailable, 503, "Temporarily unavailable"),
 ]
+_REPORTS = {"fenced": FENCED, "forbidden": FORBIDDEN}
 _RETRY_AFTER = {"Retry-After": "5"}
 
 
@@ -49,7 +53,10 @@ def answer(
     fields: list[ProblemField] | None = None,
     headers: dict[str, str] | None = None,
 ) -> JSONResponse:
-    """A problem as a response."""
+    """A problem as a response, counted by its code."""
+    PROBLEMS.labels(code).inc()
+    if code in _REPORTS and request.url.path.startswith("/internal/"):
+        _REPORTS[code].inc()
     problem = Problem(
         type=f"/docs/errors#{code}",
         title=title,

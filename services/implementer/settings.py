@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from assay.settings import ServiceSettings
+
+MAX_NAME = 200
+MIN_TOKEN = 16
 
 
 class ImplementerSettings(ServiceSettings):
@@ -18,16 +21,59 @@ class ImplementerSettings(ServiceSettings):
     api_keys: dict[str, SecretStr] = Field(
         {}, description="Owner → key (JSON). Without keys everybody is the owner `local`."
     )
+    admins: list[str] = Field(
+        [], description="Owners who may change workers; without it, the only one there is."
+    )
+    metrics_token: SecretStr | None = Field(
+        None, description="Opens `/metrics` and nothing else; API keys open it too."
+    )
+    metrics_host: str = Field("127.0.0.1", description="Where implement workers show metrics.")
+    metrics_port: int | None = Field(
+        None, ge=0, le=65535, description="Port for it; the API shows its own at `/metrics`."
+    )
     model_urls: list[str] = Field(
         [], description="Addresses of models that callers with an API key may name (JSON)."
     )
+    host: str = Field("127.0.0.1", description="Where `assay serve` listens in server mode.")
+    port: int = Field(8000, ge=0, le=65535, description="The same; 0 takes any free port.")
+    workers: dict[str, SecretStr] = Field(
+        {}, description="Workers to admit when the API starts: name → token (JSON)."
+    )
     concurrent_ideas: int = Field(16, ge=1, description="Ideas implemented at once.")
-    lease_seconds: float = Field(60, gt=0, description="Time to live of a worker's lease.")
+    lease_seconds: float = Field(180, gt=0, description="Time to live of a worker's lease.")
+    retry_seconds: float = Field(
+        10, ge=0, description="Pause before what did not start is tried again; doubles."
+    )
     max_body_bytes: int = Field(64 << 20, ge=1 << 10)
     max_artifact_bytes: int = Field(512 << 20, ge=1 << 10)
+    max_log_bytes: int = Field(
+        512 << 20, ge=1 << 20, description="Of a log stream, so many bytes are kept."
+    )
     rescan_seconds: float = Field(
         10, gt=0, description="How often work that no message announced is looked for."
     )
+
+    idea_lease_seconds: float = Field(
+        30, gt=0, description="After so long without a sign of it, another takes an idea over."
+    )
+
+    @field_validator("workers")
+    @classmethod
+    def _tokens(cls, workers: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name, token in workers.items():
+            if not 1 <= len(name) <= MAX_NAME:
+                raise ValueError(f"the name of a worker has 1 to {MAX_NAME} characters")
+            if len(token.get_secret_value()) < MIN_TOKEN:
+                raise ValueError(f"the token of {name!r} needs at least {MIN_TOKEN} characters")
+        return workers
+
+    @property
+    def idea_lease(self) -> timedelta:
+        return timedelta(seconds=self.idea_lease_seconds)
+
+    @property
+    def retry_after(self) -> timedelta:
+        return timedelta(seconds=self.retry_seconds)
 
     @property
     def lease(self) -> timedelta:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from fastapi.responses import PlainTextResponse
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from assay.contracts.batch import CurvePoint
-from assay.storage import schema
+from assay.contracts.batch import CurvePoint, SystemSample
+from assay.storage import logs, schema
+from assay.storage.objects import ObjectStore
 
 Stream = Literal["train", "score"]
 MAX_LOG_PAGE = 1 << 20
 MAX_OFFSET = 1 << 62
+Row = TypeVar("Row", schema.CurvePoint, schema.SystemPoint)
 
 
 class LogReading(NamedTuple):
@@ -23,6 +26,23 @@ class LogReading(NamedTuple):
     data: bytes
     next_offset: int
     ended: bool
+
+
+@dataclass(frozen=True)
+class LogPlace:
+    """Where the bytes of a log from `offset` on lie: known within a transaction, read after it."""
+
+    offset: int
+    limit: int
+    parts: list[logs.Part] = field(default_factory=list)
+
+    def read(self, store: ObjectStore, *, ended: bool = False) -> LogReading:
+        """Up to `limit` bytes, as far as they arrived without a gap.
+
+        `ended`: the writer had ended when the place was found, so that no bytes means no more.
+        """
+        data = logs.read(store, self.parts, self.offset, self.limit)
+        return LogReading(data, self.offset + len(data), ended and not data)
 
 
 def latest_attempt(session: Session, measurement_id: str) -> str | None:
@@ -35,35 +55,13 @@ def latest_attempt(session: Session, measurement_id: str) -> str | None:
     ).first()
 
 
-def read_log(
+def find_log(
     session: Session, measurement_id: str, stream: Stream, offset: int, limit: int
-) -> LogReading:
-    """Up to `limit` bytes of a log from `offset` on, as far as they arrived without a gap."""
+) -> LogPlace:
+    """Where up to `limit` bytes of a measurement's log are."""
     attempt = latest_attempt(session, measurement_id)
-    table = schema.LogChunk
-    start = session.scalars(
-        select(func.max(table.byte_offset)).where(
-            table.attempt_id == attempt, table.stream == stream, table.byte_offset <= offset
-        )
-    ).one()
-    chunks = session.execute(
-        select(table.byte_offset, table.data)
-        .where(
-            table.attempt_id == attempt,
-            table.stream == stream,
-            table.byte_offset >= (start or 0),
-            table.byte_offset < offset + limit,
-        )
-        .order_by(table.byte_offset)
-    ).all()
-    data, position = b"", offset
-    for chunk_offset, chunk in chunks:
-        if chunk_offset > position:
-            break
-        new = (chunk or b"")[position - chunk_offset :]
-        data, position = data + new, position + len(new)
-    data = data[:limit]
-    return LogReading(data, offset + len(data), ended=False)
+    parts = logs.find(session, attempt, stream, offset, limit) if attempt else []
+    return LogPlace(offset, limit, parts)
 
 
 def log_response(reading: LogReading) -> PlainTextResponse:
@@ -75,24 +73,30 @@ def log_response(reading: LogReading) -> PlainTextResponse:
 
 def read_curves(session: Session, measurement_id: str, max_points: int) -> list[CurvePoint]:
     """The curve points of a measurement, thinned evenly; the last one is always there."""
-    table = schema.CurvePoint
-    attempt = latest_attempt(session, measurement_id)
-    total = session.scalars(select(func.count()).where(table.attempt_id == attempt)).one()
-    stride = max(1, math.ceil(total / max_points))
-    rows = session.scalars(
-        select(table).where(table.attempt_id == attempt).order_by(table.seq)
-    ).all()
-    kept = [row for i, row in enumerate(rows) if i % stride == 0 or i == total - 1]
+    rows = _thinned(session, schema.CurvePoint, measurement_id, max_points)
+    return [CurvePoint(seq=row.seq, step=row.step, values=_numbers(row.values)) for row in rows]
+
+
+def read_system(session: Session, measurement_id: str, max_points: int) -> list[SystemSample]:
+    """What the worker saw a measurement use, thinned evenly; the last one is always there."""
+    rows = _thinned(session, schema.SystemPoint, measurement_id, max_points)
     return [
-        CurvePoint(
-            seq=row.seq,
-            step=row.step,
-            values={name: _number(value) for name, value in row.values.items()},
-        )
-        for row in kept
+        SystemSample(seq=row.seq, seconds=row.seconds, values=_numbers(row.values)) for row in rows
     ]
 
 
-def _number(stored: Any) -> float:
-    """A stored number; non-finite ones are stored as text."""
-    return float(stored)
+def _thinned(session: Session, table: type[Row], measurement_id: str, most: int) -> list[Row]:
+    attempt = latest_attempt(session, measurement_id)
+    total = session.scalars(
+        select(func.count()).select_from(table).where(table.attempt_id == attempt)
+    ).one()
+    stride = max(1, math.ceil(total / most))
+    rows = session.scalars(
+        select(table).where(table.attempt_id == attempt).order_by(table.seq)
+    ).all()
+    return [row for i, row in enumerate(rows) if i % stride == 0 or i == total - 1]
+
+
+def _numbers(stored: dict[str, Any]) -> dict[str, float]:
+    """Stored numbers; non-finite ones are stored as text."""
+    return {name: float(value) for name, value in stored.items()}

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
 from assay.domain.errors import AssayError
-from services.local.service import LocalService
-from services.local.settings import LocalSettings
+
+if TYPE_CHECKING:
+    from services.local.service import LocalService
+
+SERVER_MODE = "ASSAY_SERVER_"
 
 
 def serve(
@@ -32,7 +36,8 @@ def serve(
 ) -> None:
     """Serve the API with everything it needs in this process, until interrupted.
 
-    When it is ready it prints one line of JSON that says where everything is.
+    When it is ready it prints one line of JSON that says where everything is. With
+    ASSAY_SERVER_… variables it serves the API alone, over Postgres: server mode.
     """
     flags: dict[str, Any] = {
         "data_dir": data_dir,
@@ -41,6 +46,11 @@ def serve(
         "sandbox": sandbox,
         "cpus": cpus,
     }
+    if any(variable.upper().startswith(SERVER_MODE) for variable in os.environ):
+        raise typer.Exit(_serve_api([name for name, value in flags.items() if value is not None]))
+    from services.local.service import LocalService
+    from services.local.settings import LocalSettings
+
     stop = _on_signal()
     try:
         settings = LocalSettings(**{k: v for k, v in flags.items() if v is not None})
@@ -62,6 +72,21 @@ def serve(
     if failed:
         typer.echo(f"assay serve: a part of the service died: {service.failure}", err=True)
         raise typer.Exit(1)
+
+
+def _serve_api(flags: list[str]) -> int:
+    """Server mode. What it needs is imported here: an image of the API holds nothing else."""
+    if flags:
+        given = ", ".join(f"--{name.replace('_', '-')}" for name in flags)
+        typer.echo(
+            f"assay serve: {given}: not in server mode, which ASSAY_SERVER_… variables ask for; "
+            "use ASSAY_IMPLEMENTER_… variables, or unset those",
+            err=True,
+        )
+        return 2
+    from services.implementer.server import serve_api
+
+    return serve_api()
 
 
 def _log_to(folder: Path, verbose: bool) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -19,13 +18,14 @@ from pathlib import Path
 import uvicorn
 from pydantic import SecretStr
 
-from assay.domain.errors import Conflict, InvalidInput, Unavailable
+from assay.domain.errors import InvalidInput, Unavailable
 from assay.environments.catalog import Catalog
 from assay.storage import workers
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
-from assay.storage.outbox import Relay, Topic
+from assay.storage.outbox import RelayLoop, Topic
 from services.implementer.app import create_app
+from services.implementer.binding import LOCAL_HOSTS, NO_KEYS, bind, url_of
 from services.implementer.context import Context
 from services.implementer.pool import ImplementPool
 from services.implementer.settings import ImplementerSettings
@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 WORKER_NAME = "local"
 RELAY_SECONDS = 1.0
 SWITCH_SECONDS = 0.0005
+_PORT_REMEDY = "choose another port with --port (0 takes any free one)"
 
 
 class InProcessDispatcher:
@@ -59,8 +60,6 @@ class LocalService:
         self.settings = settings
         self.failed = threading.Event()
         self.failure: BaseException | None = None
-        self._news = threading.Event()
-        self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -73,27 +72,24 @@ class LocalService:
         """
         api_settings = ImplementerSettings()
         if not self.settings.listens_here_only and not api_settings.api_keys:
-            raise InvalidInput(
-                f"--host {self.settings.host} lets other machines in: set "
-                'ASSAY_IMPLEMENTER_API_KEYS=\'{"me": "a-long-secret"}\' first'
-            )
+            raise InvalidInput(f"--host {self.settings.host} {NO_KEYS}")
         # Parts of this process wait for one another in short turns; Python's usual 5 ms before a
         # busy thread lets another one in would be most of what an experiment costs.
         sys.setswitchinterval(SWITCH_SECONDS)
         self._lock = _lock(self.settings)
-        self._socket = _bind(self.settings)
-        self.port = int(self._socket.getsockname()[1])
-        host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
-        self.api_url = f"http://{host}:{self.port}"
+        self._socket = bind(self.settings.host, self.settings.port, _PORT_REMEDY)
+        self.api_url = url_of(self.settings.host, self._socket)
         self._lock.describe(api=self.api_url)
         self._open_stores(api_settings)
         self._start_api()
         self.pool = ImplementPool(self.context)
+        self.relay = self._make_relay()
+        self.context.on_commit = self.relay.wake
         self.scheduler = Scheduler(
-            self.db, SchedulerSettings(), self._news.set, holder="local"
+            self.db, SchedulerSettings(), self.relay.wake, holder="local"
         )  # the lock on the data folder keeps a second one away
         self._start_worker()
-        self._thread("relay", self._relay)
+        self._thread("relay", self.relay.run)
         self._thread("scheduler", self.scheduler.run)
         self.pool.start()
 
@@ -103,10 +99,9 @@ class LocalService:
         self.store = LocalStore(self.settings.objects_path)
         self.store.check()
         self.context = Context(self.db, self.store, Catalog(), api_settings)
-        self.context.on_commit = self._news.set
 
     def _start_api(self) -> None:
-        hosts = ["127.0.0.1", "localhost", "[::1]"] if self.settings.listens_here_only else None
+        hosts = LOCAL_HOSTS if self.settings.listens_here_only else None
         app = create_app(self.context, allowed_hosts=hosts)
         config = uvicorn.Config(
             app,
@@ -158,25 +153,16 @@ class LocalService:
         self._threads.append(thread)
         thread.start()
 
-    def _relay(self) -> None:
+    def _make_relay(self) -> RelayLoop:
         dispatcher = InProcessDispatcher(
             {
                 Topic.IMPLEMENT: self.pool.look_at,
+                Topic.IMPLEMENTER: lambda _: self.pool.look_again(),
                 Topic.SCHEDULE: lambda _: self.scheduler.wake(),
                 Topic.WORKER: self._ring_worker,
             }
         )
-        relay = Relay(self.db, dispatcher)
-        while not self._stopping.is_set():
-            has_news = self._news.wait(RELAY_SECONDS)
-            self._news.clear()
-            try:
-                while relay.deliver():
-                    pass
-                if not has_news:
-                    relay.tidy()
-            except Unavailable as error:
-                log.warning("messages wait in the outbox: %s", error)
+        return RelayLoop(self.db, dispatcher, poll_seconds=RELAY_SECONDS)
 
     def _ring_worker(self, worker_id: str) -> None:
         """Our own worker asks when it is rung; any other waits at the API."""
@@ -190,8 +176,7 @@ class LocalService:
         self.worker.stop()
         self.pool.stop()
         self.scheduler.stop()
-        self._stopping.set()
-        self._news.set()
+        self.relay.stop()
         for thread in self._threads:
             if thread.name != "api":
                 thread.join(15)
@@ -212,23 +197,6 @@ def _lock(settings: LocalSettings) -> DataLock:
         ) from error
     lock.acquire()
     return lock
-
-
-def _bind(settings: LocalSettings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind((settings.host, settings.port))
-        bound.listen(128)
-    except OSError as error:
-        bound.close()
-        raise Conflict(
-            f"cannot listen on {settings.host}:{settings.port}: {os.strerror(error.errno or 0)}; "
-            "choose another port with --port (0 takes any free one)",
-            code="port_taken",
-        ) from error
-    return bound
 
 
 def _held_out_key(folder: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from pathlib import Path
 
 from pydantic import Field
@@ -10,6 +9,7 @@ from pydantic_settings import SettingsConfigDict
 
 from assay.sandbox.choose import BackendName
 from assay.settings import ServiceSettings
+from services.implementer.binding import is_loopback
 
 
 class LocalSettings(ServiceSettings):
@@ -39,9 +39,4 @@ class LocalSettings(ServiceSettings):
     @property
     def listens_here_only(self) -> bool:
         """Whether only this machine can connect."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)

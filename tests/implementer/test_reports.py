@@ -103,7 +103,7 @@ def test_another_worker_cannot_write_the_manifest_of_an_attempt(
     }
     path = f"/internal/v1/attempts/{attempt.id}/finish"
     response = api.post(path, json=body, headers={"Authorization": "Bearer asw_other"})
-    assert (response.status_code, response.json()["code"]) == (409, "fenced")
+    assert (response.status_code, response.json()["code"]) == (403, "forbidden")
     assert _files(store.folder / "attempts") == []
 
 

@@ -158,8 +158,8 @@ def logs(
             measurement = first_measurement(session, experiment)
             if measurement is None:
                 return LogReading(b"", start, ended)
-            found = telemetry.read_log(session, measurement, stream, start, limit)
-            return LogReading(found.data, found.next_offset, ended and not found.data)
+            place = telemetry.find_log(session, measurement, stream, start, limit)
+        return place.read(context.store, ended=ended)
 
     first = reading(offset)
     if wants_stream(request):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import PlainTextResponse, StreamingResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from assay.contracts.base import Page
-from assay.contracts.batch import MeasurementBody
+from assay.contracts.batch import MeasurementBody, SystemSample
 from assay.domain.errors import NotFound
 from assay.domain.states import MeasurementState
 from assay.storage import schema
@@ -97,8 +97,22 @@ def logs(
     """The log of the newest attempt, from a byte offset on."""
     with context.db.read() as session:
         visible_measurement(session, measurement_id, owner)
-        reading = telemetry.read_log(session, measurement_id, stream, offset, limit)
-    return telemetry.log_response(reading)
+        place = telemetry.find_log(session, measurement_id, stream, offset, limit)
+    return telemetry.log_response(place.read(context.store))
+
+
+@router.get("/measurements/{measurement_id}/system")
+def system(
+    measurement_id: str,
+    context: ContextDep,
+    owner: OwnerDep,
+    max_points: Annotated[int, Query(ge=1, le=20_000)] = 500,
+) -> Page[SystemSample]:
+    """What the newest attempt used (processor, memory, GPUs) as its worker saw it, thinned."""
+    with context.db.read() as session:
+        visible_measurement(session, measurement_id, owner)
+        points = telemetry.read_system(session, measurement_id, max_points)
+    return Page(data=points)
 
 
 @router.get(
@@ -116,6 +130,14 @@ def artifact(measurement_id: str, name: str, context: ContextDep, owner: OwnerDe
     if stored is None or name not in names:
         listed = ", ".join(names) or "none"
         raise NotFound(f"measurement {measurement_id} has no artifact {name!r}; it has: {listed}")
-    data = context.store.get(f"{stored.prefix}/{name}")
-    headers = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
-    return Response(data, media_type="application/octet-stream", headers=headers)
+    key = f"{stored.prefix}/{name}"
+    stat = context.store.stat(key)
+    if stat is None:
+        raise NotFound(f"the object {key} is not in the store")
+    headers = {
+        "Content-Disposition": "attachment",
+        "Content-Length": str(stat.size),
+        "X-Content-Type-Options": "nosniff",
+    }
+    data = context.store.stream(key)
+    return StreamingResponse(data, media_type="application/octet-stream", headers=headers)

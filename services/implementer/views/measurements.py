@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -14,7 +16,7 @@ from assay.contracts.batch import (
     SampleBody,
 )
 from assay.contracts.search import BestOfEpoch, EpochBody, SearchBody
-from assay.contracts.worker import WorkerBody
+from assay.contracts.worker import Device, WorkerBody
 from assay.domain.metrics import Direction, is_better
 from assay.domain.states import EpochState
 from assay.storage import environments, implementations, schema, searches
@@ -124,6 +126,8 @@ def worker_body(session: Session, row: schema.Worker) -> WorkerBody:
         .where(schema.Attempt.worker_id == row.id, schema.Attempt.released_at.is_(None))
         .order_by(schema.Attempt.id)
     ).all()
+    until = row.cordoned_until
+    is_cordoned = until is not None and until > datetime.now(UTC)
     return WorkerBody(
         id=row.id,
         name=row.name,
@@ -135,6 +139,12 @@ def worker_body(session: Session, row: schema.Worker) -> WorkerBody:
         sandbox=row.sandbox,
         isolated=row.isolated,
         guarantees=row.guarantees,
+        devices=[Device.model_validate(device) for device in row.devices],
+        usable_gpus=row.usable_gpus,
+        version=row.version,
+        draining=row.draining,
+        cordoned_until=row.cordoned_until if is_cordoned else None,
+        cordon_reason=row.cordon_reason if is_cordoned else None,
         running=list(held),
         last_seen_at=row.last_seen_at,
     )
