@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from assay.cli import doctor
@@ -72,3 +74,14 @@ def test_version(cli: Cli) -> None:
 
     assert cli("version").out.strip() == version("assay")
     assert cli("version", "--json").json["data"] == {"version": version("assay")}
+
+
+def test_a_host_that_runs_no_code_needs_no_sandbox(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "assay.sandbox", None)  # what its image lacks
+    answer = cli("doctor", "--json")
+    assert answer.code == 0
+    (sandbox,) = [f for f in answer.json["data"]["findings"] if f["check"] == "sandbox"]
+    assert sandbox["state"] == "note"
+    assert "assay[worker]" in sandbox["remedy"]

@@ -16,11 +16,13 @@ import httpx2
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
 from assay.contracts.search import EpochRequest, SearchRequest
+from assay.contracts.worker import CordonRequest
 from assay.domain.hashing import derive_seed
 from assay.domain.metrics import Direction, RewardKind, Sample, compare, reward
 from tests.client.answers import event_stream, ok, page, problem
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).isoformat()
+FOREVER = datetime(9999, 12, 31, tzinfo=UTC).isoformat()
 BASELINE = [2.50, 2.52, 2.48, 2.51, 2.49]
 STATE = ("submitted", "implementing", "queued", "running")
 
@@ -82,6 +84,8 @@ class FakeService:
         self.searches: dict[str, dict[str, Any]] = {}
         self.epochs: dict[str, list[dict[str, Any]]] = {}
         self.keys: dict[str, str] = {}
+        self.worker: dict[str, Any] = {}
+        """What is otherwise about the one worker."""
         self.calibrated = 0
         self.pending = 0
         """Baseline measurements that are pending; each look at it finishes one."""
@@ -157,7 +161,9 @@ class FakeService:
              lambda r: ok({"id": "0" * 64, "files": CODEBASE})),
             ("GET", "/v1/environments/[^/]+/baseline", lambda r: ok(self._baseline())),
             ("POST", "/v1/environments/[^/]+/baseline", self._calibrate),
-            ("GET", "/v1/workers", lambda r: page([WORKER], r)),
+            ("GET", "/v1/workers", lambda r: page([WORKER | self.worker], r)),
+            ("GET", "/v1/workers/(here|wrk_1)", lambda r, w: ok(WORKER | self.worker)),
+            ("POST", "/v1/workers/(here|wrk_1)/(cordon|uncordon|remove)", self._change_worker),
             ("POST", "/v1/searches", self._create_search),
             ("GET", "/v1/searches", lambda r: page(self.searches.values(), r)),
             ("GET", f"/v1/searches/{id_}", lambda r, s: ok(self._search(s))),
@@ -166,6 +172,19 @@ class FakeService:
             ("PUT", f"/v1/searches/{id_}/epochs/(\\d+)", self._put_epoch),
             ("POST", f"/v1/searches/{id_}/epochs/(\\d+)/batch", self._submit_epoch),
         ]  # fmt: skip
+
+    # -- workers ----------------------------------------------------------------------------
+
+    def _change_worker(self, request: httpx2.Request, _: str, verb: str) -> httpx2.Response:
+        if verb == "cordon":
+            asked = CordonRequest.model_validate_json(request.content)
+            until = FOREVER if asked.seconds is None else NOW
+            self.worker |= {"cordoned_until": until, "cordon_reason": asked.reason}
+        elif verb == "uncordon":
+            self.worker |= {"cordoned_until": None, "cordon_reason": None}
+        else:
+            self.worker |= {"state": "removed", "running": []}
+        return ok(WORKER | self.worker)
 
     # -- batches ----------------------------------------------------------------------------
 

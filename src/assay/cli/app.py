@@ -14,7 +14,12 @@ from assay.cli.command import USAGE, Root, command
 from assay.domain.errors import Unavailable
 
 GROUP = "assay.commands"
-_HELP = {"serve": "Start the whole service on this machine."}
+_HELP = {
+    "serve": "Start the whole service on this machine, or the API of server mode.",
+    "implement-worker": "Server mode: turn ideas into codebases.",
+    "scheduler": "Server mode: give queued measurements to workers.",
+    "migrate": "Server mode: bring the database to this version.",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -53,7 +58,8 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
     app.command("demo")(demo.demo)
     app.command("version")(version.version)
     for entry in entry_points(group=GROUP):
-        _add_entry(app, entry, called=entry.name in arguments)
+        if entry.name != worker.app.info.name:  # which the noun calls when it has no verb
+            _add_entry(app, entry, called=entry.name in arguments)
     return app
 
 

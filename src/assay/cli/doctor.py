@@ -11,13 +11,17 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from assay.cli.command import FAILED, AsJson, Root, command, root
 
+GROUP = "assay.checks"
+#: What says that a part is configured here.
+_CONFIGURED = {"server": "ASSAY_SERVER_DATABASE_URL", "worker": "ASSAY_WORKER_TOKEN"}
 PORT = 8000
 GIB = 1 << 30
 
@@ -33,12 +37,21 @@ class Finding:
 
 
 @command
-def doctor(context: typer.Context, as_json: AsJson = False) -> None:
-    """Check this machine.  Example: assay doctor"""
+def doctor(
+    context: typer.Context,
+    server: Annotated[
+        bool, typer.Option("--server", help="Check the servers of ASSAY_SERVER_… as well.")
+    ] = False,
+    worker: Annotated[
+        bool, typer.Option("--worker", help="Check this host as a worker of ASSAY_WORKER_….")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check this machine.  Example: assay doctor --server"""
     from assay.analysis.tables import cell, table
 
     out = root(context).output(as_json)
-    findings = examine(root(context))
+    findings = [*examine(root(context)), *examine_parts(server=server, worker=worker)]
     made = table("check", "state", "found")
     for finding in findings:
         made.add_row(*map(cell, (finding.check, finding.state, finding.detail)))
@@ -67,6 +80,25 @@ def examine(options: Root) -> list[Finding]:
     return [*found, service, _port(service)]
 
 
+def examine_parts(*, server: bool, worker: bool) -> list[Finding]:
+    """Checks of the parts that run here: those asked for, and those that are configured."""
+    wanted = {"server": server, "worker": worker}
+    for name, variable in _CONFIGURED.items():
+        wanted[name] = wanted[name] or variable in os.environ
+    return [f for name, asked in wanted.items() if asked for f in _examine_part(name)]
+
+
+def _examine_part(name: str) -> list[Finding]:
+    found = entry_points(group=GROUP, name=name)
+    try:
+        (entry,) = found
+        check: Callable[[], list[Finding]] = entry.load()
+    except (ImportError, ValueError) as error:
+        extra = "implementer" if name == "server" else name
+        return [Finding(name, "missing", str(error), f"pip install 'assay[{extra}]'")]
+    return check()
+
+
 def _python() -> Finding:
     number = ".".join(map(str, sys.version_info[:3]))
     good = sys.version_info >= (3, 11)
@@ -93,7 +125,11 @@ def _torch_build() -> str:
 
 
 def _sandbox() -> Finding:
-    from assay.sandbox import SandboxError, choose_sandbox
+    try:
+        from assay.sandbox import SandboxError, choose_sandbox
+    except ImportError as error:  # on the host of a server that runs no code
+        detail = f"cannot be tried: {error}"
+        return Finding("sandbox", "note", detail, "pip install 'assay[worker]', for workers only")
 
     with tempfile.TemporaryDirectory(prefix="assay-doctor-") as folder:
         try:

@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
-from assay.cli.command import AsJson, command, root
+from assay.cli.command import AsJson, Yes, command, confirm, root
+from assay.domain.errors import Unavailable
 
-app = typer.Typer(name="worker", no_args_is_help=True, help="Hosts that measure.")
+if TYPE_CHECKING:
+    from assay.contracts.worker import WorkerBody
+
+GIB = 1 << 30
+
+app = typer.Typer(name="worker", invoke_without_command=True, help="Hosts that measure.")
 
 
 @app.callback()
-def _noun() -> None:
-    """Hosts that measure."""
+def _noun(context: typer.Context) -> None:
+    """Hosts that measure. Without a verb: measure on this host, until SIGTERM.
+
+    Such a worker is told where to work by ASSAY_WORKER_… variables.
+    """
+    if context.invoked_subcommand is None:
+        _measure()
+
+
+def _measure() -> None:
+    found = entry_points(group="assay.commands", name="worker")
+    try:
+        run = next(iter(found)).load()
+    except (ImportError, StopIteration) as error:
+        raise Unavailable(
+            f"this host cannot measure ({error}); install it with: pip install 'assay[worker]'"
+        ) from error
+    run()
 
 
 @app.command("list")
@@ -25,22 +51,150 @@ def list_(context: typer.Context, as_json: AsJson = False) -> None:
         workers = list(client.workers.list())
     made = table("name", "state", "hardware class", "cpus", "gpus", "sandbox", "running", "id")
     for worker in workers:
-        sandbox = worker.sandbox if worker.isolated else f"{worker.sandbox} (not isolated)"
-        made.add_row(
-            *map(
-                cell,
-                (
-                    worker.name,
-                    worker.state,
-                    worker.hardware_class,
-                    worker.cpus,
-                    worker.gpus,
-                    sandbox,
-                    len(worker.running),
-                    worker.id,
-                ),
-            )
-        )
+        made.add_row(*map(cell, _row(worker)))
     out.data(workers, made)
     if not workers:
         out.say("No workers. `assay serve` starts one along with the service.")
+
+
+def _row(worker: WorkerBody) -> tuple[object, ...]:
+    gpus = str(worker.gpus)
+    if worker.usable_gpus < worker.gpus:
+        gpus = f"{worker.usable_gpus} of {worker.gpus} usable"
+    return (
+        worker.name,
+        _state(worker),
+        worker.hardware_class,
+        worker.cpus,
+        gpus,
+        worker.sandbox if worker.isolated else f"{worker.sandbox} (not isolated)",
+        len(worker.running),
+        worker.id,
+    )
+
+
+def _state(worker: WorkerBody) -> str:
+    """Its state, and why it gets no new work."""
+    until = worker.cordoned_until
+    if until is not None and until > datetime.now(UTC):
+        return f"{worker.state}, cordoned"
+    return f"{worker.state}, draining" if worker.draining else worker.state
+
+
+Worker = Annotated[str, typer.Argument(help="A worker's name or id.")]
+
+
+@app.command()
+@command
+def show(context: typer.Context, worker: Worker, as_json: AsJson = False) -> None:
+    """Show a worker, its GPUs and its guarantees.  Example: assay worker show gpu-0"""
+    from assay.analysis.tables import cell, table
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        body = client.workers.get(worker)
+    made = table("", "")
+    for name, value in _facts(body):
+        made.add_row(cell(name), cell(value))
+    out.data(body, made)
+
+
+def _facts(worker: WorkerBody) -> list[tuple[str, str]]:
+    missing = [name for name, held in worker.guarantees.items() if not held]
+    facts = [
+        ("name", worker.name),
+        ("id", worker.id),
+        ("state", _state(worker)),
+        ("version", worker.version or "unknown"),
+        ("last heard of", worker.last_seen_at.isoformat(timespec="seconds")),
+        ("hardware class", worker.hardware_class),
+        ("cpus", str(worker.cpus)),
+        ("memory", f"{worker.memory_bytes / GIB:.1f} GiB"),
+        ("gpus", f"{worker.gpus}, of which {worker.usable_gpus} usable"),
+        *((f"  {d.uuid}", f"{d.name}, {d.memory_bytes / GIB:.0f} GiB") for d in worker.devices),
+        ("sandbox", worker.sandbox + ("" if worker.isolated else " (not isolated)")),
+        ("guarantees missing", ", ".join(missing) or "none"),
+        ("running", ", ".join(worker.running) or "nothing"),
+    ]
+    if worker.cordon_reason:
+        facts.append(("cordoned", worker.cordon_reason))
+    return facts
+
+
+@app.command()
+@command
+def admit(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="What the worker is called.")],
+    as_json: AsJson = False,
+) -> None:
+    """Let a worker in, and print its token.  Example: assay worker admit gpu-0"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        body = client.workers.admit(name)
+    out.changed(
+        body.id,
+        f"{body.name} may measure with ASSAY_WORKER_TOKEN={body.token}, which is not shown again",
+        detail=body,
+    )
+
+
+@app.command()
+@command
+def cordon(
+    context: typer.Context,
+    worker: Worker,
+    reason: Annotated[str, typer.Option(help="What others read about it.")] = "by an operator",
+    seconds: Annotated[
+        float | None, typer.Option(min=1, help="Only for so long; else until `uncordon`.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a worker no new work; what runs goes on.  Example: assay worker cordon gpu-0"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        body = client.workers.cordon(worker, reason=reason, seconds=seconds)
+    length = f"for {seconds:g} s" if seconds is not None else "until it is uncordoned"
+    out.changed(body.id, f"{body.name} gets no new work {length}", detail=body)
+
+
+@app.command()
+@command
+def uncordon(context: typer.Context, worker: Worker, as_json: AsJson = False) -> None:
+    """Give a worker work again.  Example: assay worker uncordon gpu-0"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        body = client.workers.uncordon(worker)
+    out.changed(body.id, f"{body.name} gets work again", detail=body)
+
+
+@app.command()
+@command
+def drain(
+    context: typer.Context,
+    worker: Worker,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, help="Wait at most so many seconds.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cordon a worker and wait until it runs nothing.  Example: assay worker drain gpu-0"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        body = client.workers.drain(worker, timeout=timeout)
+    out.changed(body.id, f"{body.name} runs nothing and gets no new work", detail=body)
+
+
+@app.command()
+@command
+def remove(
+    context: typer.Context, worker: Worker, yes: Yes = False, as_json: AsJson = False
+) -> None:
+    """Say that a worker's host is gone for good.  Example: assay worker remove gpu-0"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        body = client.workers.get(worker)
+        question = f"Is the host of {body.name} gone? What it held is tried again elsewhere."
+        confirm(out, question, yes)
+        body = client.workers.remove(body.id)
+    out.changed(body.id, f"{body.name} is gone; what it held is tried again", detail=body)

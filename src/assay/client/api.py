@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 import httpx2
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from assay.client.batches import Batches
+from assay.client.errors import WaitTimeout
 from assay.client.experiments import Experiments, Implementations, Measurements
 from assay.client.http import RETRIES, Http
 from assay.client.resource import Group, segment
 from assay.client.searches import Searches
 from assay.contracts.environment import BaselineBody, CodebaseFiles, EnvironmentBody
-from assay.contracts.worker import WorkerBody
+from assay.contracts.worker import AdmitRequest, AdmittedBody, CordonRequest, WorkerBody
 
 
 class Environments(Group):
@@ -66,6 +68,51 @@ class Workers(Group):
     def list(self) -> Iterator[WorkerBody]:
         """Workers the service has seen."""
         return self._walk(WorkerBody, self.path, {})
+
+    def get(self, worker: str) -> WorkerBody:
+        """A worker, by name or id."""
+        return self._get(WorkerBody, f"{self.path}/{segment(worker)}")
+
+    def admit(self, name: str) -> AdmittedBody:
+        """Let a worker of this name in. Its token is in the answer, and nowhere else."""
+        response = self._http.request("POST", self.path, body=AdmitRequest(name=name))
+        return AdmittedBody.model_validate_json(response.content)
+
+    def cordon(
+        self, worker: str, *, reason: str = "by an operator", seconds: float | None = None
+    ) -> WorkerBody:
+        """Give it no new work, for so long or until it is uncordoned. What runs goes on."""
+        return self._change(worker, "cordon", CordonRequest(reason=reason, seconds=seconds))
+
+    def uncordon(self, worker: str) -> WorkerBody:
+        """Give it work again."""
+        return self._change(worker, "uncordon")
+
+    def drain(
+        self, worker: str, *, timeout: float | None = None, every: float = 2.0
+    ) -> WorkerBody:
+        """Cordon it, and wait until it runs nothing.
+
+        Raises:
+            WaitTimeout: it still ran something; it stays cordoned.
+        """
+        body = self.cordon(worker, reason="drained by an operator")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while body.running:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise WaitTimeout(f"{body.name} still runs {', '.join(body.running)}")
+            time.sleep(every)
+            body = self.get(body.id)
+        return body
+
+    def remove(self, worker: str) -> WorkerBody:
+        """Its host is gone for good: what it held is tried again elsewhere, at once."""
+        return self._change(worker, "remove")
+
+    def _change(self, worker: str, verb: str, body: BaseModel | None = None) -> WorkerBody:
+        path = f"{self.path}/{segment(worker)}/{verb}"
+        response = self._http.request("POST", path, body=body)
+        return WorkerBody.model_validate_json(response.content)
 
 
 class Client:

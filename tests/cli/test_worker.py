@@ -1,0 +1,78 @@
+"""`assay worker …`: what an operator sees of hosts and does to them."""
+
+from __future__ import annotations
+
+import threading
+
+from tests.cli.conftest import Cli
+
+UUID = "GPU-01234567-89ab-cdef-0123-456789abcdef"
+
+
+def test_a_list_says_what_cannot_be_used(cli: Cli) -> None:
+    cli.service.worker = {"gpus": 8, "usable_gpus": 7, "draining": True}
+    text = cli("worker", "list").out
+    assert "7 of 8 usable" in text
+    assert "active, draining" in text
+
+
+def test_a_worker_is_shown_with_its_gpus_and_what_it_does_not_guarantee(cli: Cli) -> None:
+    cli.service.worker = {
+        "gpus": 1,
+        "usable_gpus": 1,
+        "version": "1.2.3",
+        "devices": [{"uuid": UUID, "name": "H200", "memory_bytes": 141 << 30}],
+        "guarantees": {"no_network": True, "disk_limit": False},
+        "running": ["att_1"],
+    }
+    text = cli("worker", "show", "here").out
+    for word in (UUID, "H200, 141 GiB", "1.2.3", "disk_limit", "att_1", "subprocess"):
+        assert word in text
+    assert "no_network" not in text
+    assert cli("worker", "show", "here", "--json").json["data"]["devices"][0]["uuid"] == UUID
+
+
+def test_a_worker_is_cordoned_with_a_reason_and_released(cli: Cli) -> None:
+    answer = cli("worker", "cordon", "here", "--reason", "new driver", "--json")
+    assert answer.code == 0
+    assert answer.json["applied"] is True
+    assert answer.json["detail"]["cordon_reason"] == "new driver"
+    assert "active, cordoned" in cli("worker", "list").out
+    assert "new driver" in cli("worker", "show", "wrk_1").out
+    assert "until it is uncordoned" in cli("worker", "cordon", "here").out
+    assert "for 60 s" in cli("worker", "cordon", "here", "--seconds", "60").out
+    assert "gets work again" in cli("worker", "uncordon", "here").out
+    assert "cordoned" not in cli("worker", "list").out
+
+
+def test_draining_waits_until_nothing_runs(cli: Cli) -> None:
+    cli.service.worker = {"running": ["att_1"]}
+    late = cli("worker", "drain", "here", "--timeout", "0")
+    assert late.code == 124
+    assert "att_1" in late.err
+    assert "active, cordoned" in cli("worker", "list").out
+
+    def finish() -> None:
+        cli.service.worker["running"] = []
+
+    timer = threading.Timer(0.5, finish)
+    timer.start()
+    answer = cli("worker", "drain", "here", "--json")
+    timer.join()
+    assert answer.json["detail"]["running"] == []
+    assert answer.json["detail"]["cordoned_until"]
+
+
+def test_removing_a_worker_must_be_confirmed(cli: Cli) -> None:
+    cli.service.worker = {"running": ["att_1"]}
+    refused = cli("worker", "remove", "here")
+    assert refused.code == 2
+    assert "--yes" in refused.err
+    assert cli.service.worker == {"running": ["att_1"]}
+    answer = cli("worker", "remove", "here", "--yes", "--json")
+    assert answer.json["target"] == "wrk_1"
+    assert answer.json["detail"]["running"] == []
+
+
+def test_an_unknown_worker_is_said_to_be_unknown(cli: Cli) -> None:
+    assert cli("worker", "show", "nobody").code == 1
