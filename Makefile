@@ -6,14 +6,16 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # torch: "cpu" keeps gigabytes of CUDA packages away; "cuda" takes the registry's newest build.
 TORCH  ?= cpu
+# make chaos: how long server mode is kept under faults.
+MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test lint format openapi chaos fuzz-patching clean
+.PHONY: help install demo serve test test-faults lint format openapi chaos fuzz-patching clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 	@echo "bench-NAME          A benchmark: overhead, discrimination, environments, evaluation,"
-	@echo "                    gpu, patching, sandbox"
+	@echo "                    gpu, patching, sandbox, scheduler"
 
 install: $(VENV)/.installed-$(TORCH) ## Create .venv and install everything (TORCH=cuda for a GPU)
 
@@ -27,8 +29,12 @@ demo: install ## Ideas in, measured results out: no key, no Docker, no root, no 
 serve: install ## Serve the API at http://127.0.0.1:8000
 	@$(BIN)/assay serve
 
-test: install ## All tests (CI=true: nothing may be skipped for want of a server)
-	@$(BIN)/python -m pytest -n 2 --dist worksteal tests
+test: install ## Tests (CI=true: nothing may be skipped for want of a server)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/faults \
+		--ignore=tests/deploy/test_compose.py tests
+
+test-faults: install ## The fault suite and the compose stack: each kills what it stands on
+	@$(BIN)/python -m pytest tests/faults tests/deploy/test_compose.py
 
 lint: install ## Formatting, style, types, import rules
 	@$(BIN)/ruff format --check .
@@ -43,8 +49,10 @@ format: install ## Rewrite files in the project's format
 openapi: install ## Rewrite docs/openapi.json from the code
 	@$(BIN)/python scripts/openapi.py
 
-chaos: install ## kill -9 of the service at 20 seeded moments
+chaos: install ## kill -9 of the embedded service, then a soak of server mode (MINUTES=20)
 	@$(BIN)/python benchmarks/chaos.py --moments 20
+	@$(BIN)/python -m benchmarks.kills --kills 200
+	@$(BIN)/python -m benchmarks.soak --minutes $(MINUTES)
 
 fuzz-patching: install ## Ten minutes of damaged diffs against the patcher
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3,<4' \

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,22 @@ READY_SECONDS = 60
 
 
 class ServiceProcess:
-    """`assay serve` as a child process that can be killed and started again on its data."""
+    """`assay serve` as a child process that can be killed and started again on its data.
 
-    def __init__(self, data_dir: Path, *, sandbox: str = "auto", cpus: int = 2) -> None:
+    `env` holds variables for the next start; `launcher` is what Python runs before `serve`.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        sandbox: str = "auto",
+        cpus: int = 2,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.data_dir = data_dir
+        self.env = dict(env or {})
+        self.launcher = ["-m", "assay.cli"]
         self._flags = ["--sandbox", sandbox, "--cpus", str(cpus)]
         self._process: subprocess.Popen[str] | None = None
         self.ready: dict[str, Any] = {}
@@ -34,14 +46,17 @@ class ServiceProcess:
         Raises:
             RuntimeError: it ended instead; the message holds what it printed.
         """
-        command = [sys.executable, "-m", "assay.cli", "serve", "--port", "0"]
+        if self._process is not None:
+            self._process.communicate()  # it has ended: close its pipes
+        command = [sys.executable, *self.launcher, "serve", "--port", "0"]
         command += ["--data-dir", str(self.data_dir), *self._flags]
         self._process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={"ASSAY_WORKER_HELD_OUT_KEY": ""} | os.environ,  # the public data, for all
+            # The public data, for all.
+            env={"ASSAY_WORKER_HELD_OUT_KEY": ""} | os.environ | self.env,
             start_new_session=True,
         )
         assert self._process.stdout is not None
@@ -51,6 +66,11 @@ class ServiceProcess:
             raise RuntimeError(f"assay serve ended: {errors}")
         self.ready = json.loads(line)
         return self.ready
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:

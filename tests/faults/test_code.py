@@ -1,0 +1,90 @@
+"""Fault 23: code that attacks the host it runs on. It fails; its neighbours do not notice."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import psutil
+import pytest
+
+from assay.contracts.batch import IdeaRequest
+from assay.storage import schema
+from benchmarks.fleet.environment import TOY
+from benchmarks.service import ServiceProcess, toy_batch, toy_ideas
+from tests.faults.test_embedded import SETTINGS, attempts, database, finish, sound
+
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.slow]
+
+HOSTILE = {
+    "forks": "import os\nwhile True:\n    os.fork()",
+    "floods": "while True:\n    print('x' * 4000)",
+    "fills": "import os\nwith open(os.environ['ASSAY_OUT'] + '/big', 'wb') as f:\n"
+    "    while True:\n        f.write(b'x' * (1 << 20))",
+    "ignores": "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "if os.fork() == 0:\n    os.setsid()\n    os.fork()\nwhile True:\n    time.sleep(1)",
+    "kills": "import os, signal\nfor pid in (1, -1):\n    os.kill(pid, signal.SIGKILL)",
+    "claims": "import os, sys\nwith open(os.environ['ASSAY_OUT'] + '/answer.json', 'w') as f:\n"
+    "    f.write('{\"score\": 1e9}')\nsys.exit(0)",
+}
+
+
+def _idea(name: str) -> IdeaRequest:
+    return IdeaRequest(
+        text=(
+            f"[Experiment] {name}.\n[Code Changes]\nIn `search.py`:\n"
+            f"<<<<<<< SEARCH\nSTEP = 0.6\n=======\nSTEP = 0.6\n{HOSTILE[name]}\n>>>>>>> REPLACE\n"
+            "[End]"
+        ),
+        client_key=name,
+    )
+
+
+def _with_short_budgets(folder: Path) -> Path:
+    shutil.copytree(TOY, folder / "toy", ignore=shutil.ignore_patterns("__pycache__"))
+    manifest = folder / "toy" / "environment.toml"
+    text = manifest.read_text()
+    assert "\nseconds = 20\n" in text
+    manifest.write_text(text.replace("\nseconds = 20\n", "\nseconds = 4\n"))
+    return folder
+
+
+def test_23_hostile_code_is_contained(tmp_path: Path) -> None:
+    folder = _with_short_budgets(tmp_path / "environments")
+    env = SETTINGS | {"ASSAY_ENVIRONMENTS": str(folder), "ASSAY_WORKER_LOG_BYTES": "200000"}
+    service = ServiceProcess(tmp_path / "data", sandbox="bubblewrap", cpus=4, env=env)
+    service.start()
+    try:
+        pid = service.pid
+        honest = toy_ideas(3)
+        batch = toy_batch([*map(_idea, HOSTILE), *honest])
+        with service.client() as client:
+            created = client.batches.create(batch).id
+        finish(service, created)
+        with service.client() as client:
+            states = {
+                one.idea.client_key: (one.state, one.failure)
+                for one in client.experiments.list(batch=created)
+            }
+        assert service.running
+        assert service.pid == pid
+        sound(service)
+    finally:
+        service.stop()
+    assert {states[idea.client_key][0] for idea in honest} == {"succeeded"}, states
+    for name in HOSTILE:
+        state, failure = states[name]
+        if name == "kills" and state == "succeeded":
+            continue  # it reached nobody, and went on
+        assert state == "failed", (name, state)
+        assert failure is not None
+        assert not failure.retryable, (name, failure)
+    assert {a.number for a in attempts(service)} == {0}, "a failure of code was tried again"
+    with database(service) as db, db.read() as session:
+        sizes = [len(row.data or b"") for row in session.query(schema.LogChunk)]
+    assert sum(sizes) < 20 << 20
+    assert not [p.pid for p in psutil.process_iter(["cmdline"]) if _is_left(p, tmp_path)]
+
+
+def _is_left(process: psutil.Process, folder: Path) -> bool:
+    return str(folder) in " ".join(process.info["cmdline"] or [])
