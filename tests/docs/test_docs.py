@@ -24,6 +24,8 @@ from assay.patching import RefusalCode
 from assay.sandbox import Exit
 from assay.sandbox.interface import Reason
 from assay.storage.database import _FAULTS
+from assay.storage.settings import ServerSettings
+from assay.telemetry import LogSettings
 from services.implementer.loop import _model_error_code
 from services.implementer.settings import ImplementerSettings
 from services.local.settings import LocalSettings
@@ -36,7 +38,9 @@ DOCS = ROOT / "docs"
 SETTINGS: list[type[BaseSettings]] = [
     ImplementerSettings,
     LocalSettings,
+    LogSettings,
     SchedulerSettings,
+    ServerSettings,
     WorkerSettings,
 ]
 #: Calls that take a code by position, and at which one.
@@ -100,7 +104,8 @@ def test_no_setting_is_named_that_does_not_exist() -> None:
     known = set(variables())
     for path in pages():
         named = re.findall(
-            r"ASSAY_(?:IMPLEMENTER|LOCAL|SCHEDULER|WORKER)_[A-Z_]*[A-Z]", path.read_text()
+            r"ASSAY_(?:IMPLEMENTER|LOCAL|SCHEDULER|SERVER|WORKER)_[A-Z0-9_]*[A-Z0-9]",
+            path.read_text(),
         )
         assert set(named) <= known, path
 
