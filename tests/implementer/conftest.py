@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 from starlette.testclient import TestClient
 
 from assay.contracts.worker import WorkerRegistration
+from assay.domain.placement import Placement
 from assay.environments.catalog import Catalog
-from assay.storage import workers
+from assay.storage import attempts, environments, implementations, schema, workers
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
 from services.implementer.app import create_app
@@ -57,3 +60,21 @@ def batch(*texts: str, **changes: Any) -> dict[str, Any]:
     """The body of a batch of ideas."""
     ideas = [{"text": text} for text in texts or ("Count in twos.",)]
     return {"environment": "count", "profile": "tiny", "ideas": ideas, **changes}
+
+
+def given_attempt(api: TestClient, context: Context) -> schema.Attempt:
+    """An attempt of a new idea that the only worker was given."""
+    made = api.post("/v1/batches", json=batch(options={"baseline_seeds": 0}))
+    assert made.status_code == 202, made.text
+    codebase = environments.put_codebase(context.store, {"train.py": "a = 1\n"})
+    with context.db.write() as session:
+        experiment = session.scalars(select(schema.Experiment.id)).one()
+        work = implementations.begin(context.db, session, experiment)
+        assert work is not None
+        implementations.succeed(context.db, session, work, 0, codebase)
+        measurement = session.scalars(select(schema.Measurement.id)).one()
+        worker = session.scalars(select(schema.Worker.id)).one()
+        placed = Placement(measurement, worker)
+        given = attempts.assign(context.db, session, placed, timedelta(seconds=60))
+        assert given is not None
+        return given

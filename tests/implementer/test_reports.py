@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,10 @@ import pytest
 from sqlalchemy import select
 from starlette.testclient import TestClient
 
-from assay.domain.placement import Placement
-from assay.storage import attempts, batches, environments, implementations, schema, workers
+from assay.storage import batches, environments, implementations, schema, workers
 from assay.storage.objects import LocalStore
 from services.implementer.context import Context
-from tests.implementer.conftest import WORKER_TOKEN, batch
+from tests.implementer.conftest import WORKER_TOKEN, batch, given_attempt
 
 HEADERS = {"Authorization": f"Bearer {WORKER_TOKEN}"}
 CRASH = {"stage": "train", "code": "crashed", "message": "no"}
@@ -23,19 +21,7 @@ CRASH = {"stage": "train", "code": "crashed", "message": "no"}
 @pytest.fixture
 def attempt(api: TestClient, context: Context) -> schema.Attempt:
     """An attempt that the worker was given."""
-    api.post("/v1/batches", json=batch(options={"baseline_seeds": 0}))
-    codebase = environments.put_codebase(context.store, {"train.py": "a = 1\n"})
-    with context.db.write() as session:
-        experiment = session.scalars(select(schema.Experiment.id)).one()
-        work = implementations.begin(context.db, session, experiment)
-        assert work is not None
-        implementations.succeed(context.db, session, work, 0, codebase)
-        measurement = session.scalars(select(schema.Measurement.id)).one()
-        worker = session.scalars(select(schema.Worker.id)).one()
-        placed = Placement(measurement, worker)
-        given = attempts.assign(context.db, session, placed, timedelta(seconds=60))
-        assert given is not None
-        return given
+    return given_attempt(api, context)
 
 
 def finish(api: TestClient, attempt: schema.Attempt, **body: Any) -> Any:

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ from starlette.testclient import TestClient
 
 from assay.contracts.worker import FinishRequest, ManifestEntry
 from assay.domain.errors import Fenced, NotFound, Unavailable
-from assay.domain.placement import Placement
-from assay.storage import attempts, environments, implementations, schema, workers
+from assay.storage import schema, workers
 from assay.storage.objects import LocalStore, ObjectStore, attempt_prefix
 from assay.storage.s3 import S3Store
 from services.implementer import intake
@@ -29,7 +27,7 @@ from services.implementer.app import create_app
 from services.implementer.context import Context
 from services.worker.api import ApiRefused, WorkerApi
 from services.worker.telemetry import Bulk
-from tests.implementer.conftest import WORKER_TOKEN, batch
+from tests.implementer.conftest import WORKER_TOKEN, given_attempt
 from tests.s3_server import FaultyS3
 
 HEADERS = {"Authorization": f"Bearer {WORKER_TOKEN}"}
@@ -83,20 +81,7 @@ def worker(url: str) -> Iterator[WorkerApi]:
 def assign(context: Context) -> schema.Attempt:
     """An attempt that the worker was given."""
     with TestClient(create_app(context)) as api:
-        made = api.post("/v1/batches", json=batch(options={"baseline_seeds": 0}))
-        assert made.status_code == 202, made.text
-    codebase = environments.put_codebase(context.store, {"train.py": "a = 1\n"})
-    with context.db.write() as session:
-        experiment = session.scalars(select(schema.Experiment.id)).one()
-        work = implementations.begin(context.db, session, experiment)
-        assert work is not None
-        implementations.succeed(context.db, session, work, 0, codebase)
-        measurement = session.scalars(select(schema.Measurement.id)).one()
-        owner = session.scalars(select(schema.Worker.id)).one()
-        placed = Placement(measurement, owner)
-        given = attempts.assign(context.db, session, placed, timedelta(seconds=60))
-        assert given is not None
-        return given
+        return given_attempt(api, context)
 
 
 def prefix_of(attempt: schema.Attempt) -> str:
