@@ -6,6 +6,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # torch: "cpu" keeps gigabytes of CUDA packages away; "cuda" takes the registry's newest build.
 TORCH  ?= cpu
+# Faults one by one: make test-faults. Of the fault suite, make test runs many at once, seeded.
+LONG_FAULTS := $(filter-out tests/faults/test_overlap.py,$(wildcard tests/faults/test_*.py))
 # make chaos: how long server mode is kept under faults.
 MINUTES ?= 20
 
@@ -30,11 +32,12 @@ serve: install ## Serve the API at http://127.0.0.1:8000
 	@$(BIN)/assay serve
 
 test: install ## Tests (CI=true: nothing may be skipped for want of a server)
-	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/faults \
-		--ignore=tests/deploy/test_compose.py tests
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/deploy/test_compose.py \
+		$(foreach file,$(LONG_FAULTS),--ignore=$(file)) tests
 
-test-faults: install ## The fault suite and the compose stack: each kills what it stands on
-	@$(BIN)/python -m pytest tests/faults tests/deploy/test_compose.py
+test-faults: install ## The whole fault suite and the compose stack
+	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/faults
+	@$(BIN)/python -m pytest tests/deploy/test_compose.py
 
 lint: install ## Formatting, style, types, import rules
 	@$(BIN)/ruff format --check .

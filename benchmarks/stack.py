@@ -263,6 +263,7 @@ class Stack:
         self.tokens = {f"w-{n}": f"asw_{secrets.token_urlsafe(32)}" for n in range(workers)}
         self.port = free_port()
         self.api_url = f"http://127.0.0.1:{self.port}"
+        self.apis = [self.api_url]
         self.worker_api = self.api_url
         self.redis = Redis(folder, self._base) if broker else None
         self.worker_broker = self.redis.address if self.redis is not None else None
@@ -324,6 +325,20 @@ class Stack:
     def configure(self, settings: Mapping[str, str]) -> None:
         """Variables for parts that are added from now on."""
         self._settings |= settings
+
+    def add_api(self) -> str:
+        """One more API over the same database; returns its address."""
+        name, port = f"api-{len(self.apis) + 1}", free_port()
+        part = Part(
+            name,
+            _assay("serve"),
+            self.folder,
+            self._server_env() | {"ASSAY_IMPLEMENTER_PORT": str(port)},
+        )
+        self.parts[name] = part
+        self.apis.append(f"http://127.0.0.1:{port}")
+        part.start()
+        return self.apis[-1]
 
     def add_scheduler(self) -> Part:
         """One more scheduler, which waits to become the leader."""

@@ -56,7 +56,7 @@ def _run(
         return
     with service.serving(world, folder / "stack") as stack:
         if "syncs" in parts:
-            found["syncs"]["http"] = syncs.over_http(world, stack.api_url, args.seconds)
+            found["syncs"]["http"] = syncs.over_http(world, stack.apis, args.seconds)
             _show("syncs over HTTP", {"http": found["syncs"]["http"]})
         if "service" in parts:
             service.release_all(world)

@@ -16,6 +16,9 @@ from benchmarks.execution.database import World
 from benchmarks.fleet.process import FleetProcess
 from benchmarks.stack import Stack
 
+#: API processes, each with its share of the hosts.
+APIS = 2
+
 
 @contextmanager
 def serving(world: World, folder: Path) -> Iterator[Stack]:
@@ -32,12 +35,14 @@ def serving(world: World, folder: Path) -> Iterator[Stack]:
         },
     )
     with stack:
+        for _ in range(APIS - 1):
+            stack.add_api()
         yield stack
 
 
 def measure(world: World, stack: Stack, folder: Path, seconds: float) -> dict[str, Any]:
     """How many measurements of no length are assigned and finished in a second."""
-    fleets = [_fleet(world, stack, folder, part) for part in range(2)]
+    fleets = [_fleet(world, api, folder, part) for part, api in enumerate(stack.apis)]
     for fleet in fleets:
         fleet.start()
     _until(world.db, 200)  # warm
@@ -54,14 +59,14 @@ def measure(world: World, stack: Stack, folder: Path, seconds: float) -> dict[st
     return found
 
 
-def _fleet(world: World, stack: Stack, folder: Path, part: int) -> FleetProcess:
-    names = sorted(world.tokens)[part::2]
-    flags = ["--log-bytes", "0", "--points", "0", "--sync-seconds", "0.5", "--poll-seconds", "5"]
+def _fleet(world: World, api: str, folder: Path, part: int) -> FleetProcess:
+    names = sorted(world.tokens)[part::APIS]
+    flags = ["--log-bytes", "0", "--points", "0", "--sync-seconds", "3", "--poll-seconds", "0"]
     return FleetProcess(
         f"fleet-{part}",
         {name: world.tokens[name] for name in names},
         folder,
-        api=stack.api_url,
+        api=api,
         flags=flags,
     )
 

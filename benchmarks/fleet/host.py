@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 
@@ -39,6 +40,7 @@ class FakeHost:
         self.worker_id: str | None = None
         self.draining = False
         self._incarnation = ""
+        self._numbers = itertools.count(1)
         self._offered = options.gpus + options.mischief.boasted_gpus
         self._uuids = [f"GPU-{who.name}-{n}" for n in range(options.gpus)]
         self._free = self._healthy()
@@ -164,6 +166,7 @@ class FakeHost:
         assert self.worker_id is not None
         body = SyncRequest(
             incarnation=self._incarnation,
+            number=next(self._numbers),
             held=self._held(),
             draining=self.draining,
             usable_gpus=self._offered - self.options.mischief.sick_gpus,

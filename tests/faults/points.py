@@ -119,9 +119,9 @@ def _claimed() -> None:
 
 def _started() -> None:
     """The sandbox runs, and nobody has been told."""
-    from services.worker.api import WorkerApi
+    from services.worker.attempt import _Attempt
 
-    _before(WorkerApi, "progress")
+    _before(_Attempt, "_watch_over")
 
 
 def _finishing() -> None:

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
@@ -30,7 +30,14 @@ SLACK = 6.0
 def _listeners(part: Part) -> list[psutil.Process]:
     """The child processes with which a service hears messages."""
     children = psutil.Process(part.pid).children(recursive=True)
-    return [child for child in children if "assay.broker.listen" in child.cmdline()]
+    return [child for child in children if _listens(child)]
+
+
+def _listens(process: psutil.Process) -> bool:
+    try:
+        return "assay.broker.listen" in process.cmdline()
+    except psutil.Error:  # it ended while we looked, and is replaced
+        return False
 
 
 def _seconds(arena: Arena, count: int = 1) -> float:
@@ -49,8 +56,9 @@ def test_06_listeners_are_killed_all_the_time(arena: Arena) -> None:
     pid = worker.pid
     for _ in range(12):
         for listener in _listeners(chance.choice(parts)):
-            listener.kill()
-            killed += 1
+            with suppress(psutil.NoSuchProcess):
+                listener.kill()
+                killed += 1
         time.sleep(chance.uniform(0.05, 0.3))
     arena.finish(batch)
     assert killed > 0
