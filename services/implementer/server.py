@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 
-import uvicorn
-
 from assay.domain.errors import Conflict
 from assay.environments.catalog import Catalog
 from assay.processes import WRONG_SETTINGS, Parts, announce, read_settings
@@ -15,9 +13,9 @@ from assay.storage.connections import Connections
 from assay.storage.opening import migrate, open_database
 from assay.storage.settings import ServerSettings
 from assay.telemetry import configure_logging
-from services.implementer.app import create_app
-from services.implementer.binding import LOCAL_HOSTS, NO_KEYS, bind, is_loopback, url_of
+from services.implementer.binding import NO_KEYS, bind, is_loopback, url_of
 from services.implementer.context import Context
+from services.implementer.http import http_server
 from services.implementer.settings import ImplementerSettings
 
 log = logging.getLogger(__name__)
@@ -46,7 +44,7 @@ def serve_api() -> int:
     if connections.access is not None:
         context.on_worker = connections.access.poke
         context.probes["broker"] = connections.access.probe
-    http = _http(context)
+    http = http_server(context, here_only=is_loopback(settings.host))
     url = url_of(settings.host, bound)
     parts.thread("api", lambda: http.run(sockets=[bound]))
     parts.thread("preparation", lambda: _prepare(context, connections, parts, url))
@@ -56,20 +54,6 @@ def serve_api() -> int:
     code = parts.join()
     connections.db.dispose()
     return code
-
-
-def _http(context: Context) -> uvicorn.Server:
-    hosts = LOCAL_HOSTS if is_loopback(context.settings.host) else None
-    return uvicorn.Server(
-        uvicorn.Config(
-            create_app(context, allowed_hosts=hosts),
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=3,
-            lifespan="off",
-        )
-    )
 
 
 def _prepare(context: Context, connections: Connections, parts: Parts, url: str) -> None:

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import uvicorn
 from pydantic import SecretStr
 
 from assay.domain.errors import InvalidInput, Unavailable
@@ -24,9 +23,9 @@ from assay.storage import workers
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
 from assay.storage.outbox import RelayLoop, Topic
-from services.implementer.app import create_app
-from services.implementer.binding import LOCAL_HOSTS, NO_KEYS, bind, url_of
+from services.implementer.binding import NO_KEYS, bind, url_of
 from services.implementer.context import Context
+from services.implementer.http import http_server
 from services.implementer.pool import ImplementPool
 from services.implementer.settings import ImplementerSettings
 from services.local.lock import DataLock
@@ -101,17 +100,7 @@ class LocalService:
         self.context = Context(self.db, self.store, Catalog(), api_settings)
 
     def _start_api(self) -> None:
-        hosts = LOCAL_HOSTS if self.settings.listens_here_only else None
-        app = create_app(self.context, allowed_hosts=hosts)
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=3,
-            lifespan="off",
-        )
-        self._server = uvicorn.Server(config)
+        self._server = http_server(self.context, here_only=self.settings.listens_here_only)
         self._thread("api", lambda: self._server.run(sockets=[self._socket]))
 
     def _start_worker(self) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import typer
 
 from assay.domain.ids import new_id
-from assay.processes import Parts, Stopped, announce, read_settings
+from assay.processes import Parts, announce, read_settings
 
 COMMAND = "assay scheduler"
 
@@ -21,36 +23,25 @@ def scheduler() -> None:
 
 def schedule() -> int:
     """Schedule until SIGTERM; returns the exit code."""
-    from assay.storage.connections import Connections
+    from assay.storage.connections import Connections, run_service
     from assay.storage.outbox import Topic
     from assay.storage.settings import ServerSettings
-    from assay.telemetry import configure_logging
     from assay.telemetry.counts import serve_metrics
     from services.scheduler.clock import Scheduler
     from services.scheduler.settings import SchedulerSettings
 
     server = read_settings(COMMAND, ServerSettings)
     settings = read_settings(COMMAND, SchedulerSettings)
-    configure_logging("scheduler")
-    parts = Parts()
-    parts.heed_signals()
-    connections = Connections(server, parts)
-    try:
-        connections.wait()
-    except Stopped:
-        return 0
-    holder = new_id("sch")
-    clock = Scheduler(connections.db, settings, connections.relay.wake, holder=holder)
-    connections.start_relay()
-    connections.keep_users()
-    parts.thread("scheduler", clock.run)
-    own = (Topic.SCHEDULE, "")
-    connections.listen([own], lambda _key: clock.wake(), clock.wake)
-    port = serve_metrics(settings.metrics_host, settings.metrics_port)
-    announce(holder=holder, metrics_port=port)
-    parts.wait()
-    clock.stop()
-    connections.close()
-    code = parts.join()
-    connections.db.dispose()
-    return code
+
+    def start(connections: Connections, parts: Parts) -> Callable[[], None]:
+        holder = new_id("sch")
+        clock = Scheduler(connections.db, settings, connections.relay.wake, holder=holder)
+        connections.keep_users()
+        parts.thread("scheduler", clock.run)
+        own = (Topic.SCHEDULE, "")
+        connections.listen([own], lambda _key: clock.wake(), clock.wake)
+        port = serve_metrics(settings.metrics_host, settings.metrics_port)
+        announce(holder=holder, metrics_port=port)
+        return clock.stop
+
+    return run_service("scheduler", server, start)

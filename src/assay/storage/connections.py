@@ -6,11 +6,40 @@ from collections.abc import Callable
 
 from assay.broker import Doorbell, queue_name
 from assay.broker.acl import AccessList
-from assay.processes import Parts
+from assay.processes import Parts, Stopped
 from assay.storage.access import AccessKeeper
 from assay.storage.opening import check_migrated, open_database, open_dispatcher, open_store
 from assay.storage.outbox import RelayLoop, Topic
 from assay.storage.settings import ServerSettings
+from assay.telemetry import configure_logging
+
+
+def run_service(
+    name: str,
+    settings: ServerSettings,
+    start: Callable[[Connections, Parts], Callable[[], None]],
+) -> int:
+    """Be a service's process until SIGTERM; returns the exit code.
+
+    `start` is called when the database and the objects can be used, and returns what stops the
+    service again.
+    """
+    configure_logging(name)
+    parts = Parts()
+    parts.heed_signals()
+    connections = Connections(settings, parts)
+    try:
+        connections.wait()
+    except Stopped:
+        return 0
+    stop = start(connections, parts)
+    connections.start_relay()
+    parts.wait()
+    stop()
+    connections.close()
+    code = parts.join()
+    connections.db.dispose()
+    return code
 
 
 class Connections:
