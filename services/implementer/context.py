@@ -16,7 +16,9 @@ from assay.environments.catalog import Catalog
 from assay.storage import implementations
 from assay.storage.database import Database
 from assay.storage.objects import ObjectStore
+from assay.storage.outbox import has_posted
 from services.implementer.settings import ImplementerSettings
+from services.implementer.tokens import WorkerTokens
 from services.implementer.versions import Versions
 
 
@@ -82,10 +84,12 @@ class Context:
 
     def __post_init__(self) -> None:
         self.environments = Versions(self.catalog, self.db, self.store)
+        self.tokens = WorkerTokens(self.db)
 
     @contextmanager
     def write(self) -> Iterator[Session]:
         """A write transaction; whoever relays messages is woken after the commit."""
         with self.db.write() as session:
             yield session
-        self.on_commit()
+        if has_posted(session):
+            self.on_commit()

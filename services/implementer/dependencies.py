@@ -8,9 +8,9 @@ from typing import Annotated
 
 from fastapi import Depends, Header, HTTPException, Query, Request
 from fastapi.dependencies.models import Dependant
+from starlette.concurrency import run_in_threadpool
 
 from assay.domain.errors import Forbidden
-from assay.storage import workers
 from services.implementer.context import Context
 from services.implementer.problems import BadParameter
 
@@ -18,7 +18,7 @@ LOCAL_OWNER = "local"
 MAX_PAGE = 200
 
 
-def get_context(request: Request) -> Context:
+async def get_context(request: Request) -> Context:
     """The context of the app."""
     context: Context = request.app.state.context
     return context
@@ -27,7 +27,9 @@ def get_context(request: Request) -> Context:
 ContextDep = Annotated[Context, Depends(get_context)]
 
 
-def get_owner(context: ContextDep, authorization: Annotated[str | None, Header()] = None) -> str:
+async def get_owner(
+    context: ContextDep, authorization: Annotated[str | None, Header()] = None
+) -> str:
     """Whose API key was sent; `local` where no keys are configured."""
     keys = context.settings.api_keys
     if not keys:
@@ -41,7 +43,9 @@ def get_owner(context: ContextDep, authorization: Annotated[str | None, Header()
     )
 
 
-def may_scrape(context: ContextDep, authorization: Annotated[str | None, Header()] = None) -> None:
+async def may_scrape(
+    context: ContextDep, authorization: Annotated[str | None, Header()] = None
+) -> None:
     """Who may read metrics: with API keys, whoever sends one of them, or the token for metrics.
 
     Where a request comes from says nothing: behind a proxy, everybody comes from this machine.
@@ -49,13 +53,13 @@ def may_scrape(context: ContextDep, authorization: Annotated[str | None, Header(
     token, sent = context.settings.metrics_token, bearer(authorization)
     if token and sent and hmac.compare_digest(sent.encode(), token.get_secret_value().encode()):
         return
-    get_owner(context, authorization)
+    await get_owner(context, authorization)
 
 
 OwnerDep = Annotated[str, Depends(get_owner)]
 
 
-def get_administrator(context: ContextDep, owner: OwnerDep) -> str:
+async def get_administrator(context: ContextDep, owner: OwnerDep) -> str:
     """Who may change workers: the owners that are named, or, with one API key or none, anybody."""
     named, keys = context.settings.admins, context.settings.api_keys
     if owner in named or (not named and len(keys) <= 1):
@@ -65,13 +69,15 @@ def get_administrator(context: ContextDep, owner: OwnerDep) -> str:
     )
 
 
-def get_worker(context: ContextDep, authorization: Annotated[str | None, Header()] = None) -> str:
+async def get_worker(
+    context: ContextDep, authorization: Annotated[str | None, Header()] = None
+) -> str:
     """The id of the worker whose token was sent."""
     token = bearer(authorization)
     worker_id: str | None = None
     if token:
-        with context.db.read() as session:
-            worker_id = workers.by_token(session, token)
+        tokens = context.tokens
+        worker_id = tokens.remembered(token) or await run_in_threadpool(tokens.look_up, token)
     if worker_id is None:
         raise HTTPException(401, "send a valid worker token", {"WWW-Authenticate": "Bearer"})
     return worker_id
@@ -94,7 +100,7 @@ class PageRequest:
     cursor: str | None
 
 
-def get_page(
+async def get_page(
     limit: Annotated[int, Query(ge=1, description=f"At most {MAX_PAGE}; more is cut.")] = 50,
     cursor: Annotated[str | None, Query(max_length=500)] = None,
 ) -> PageRequest:
@@ -114,7 +120,7 @@ KeyDep = Annotated[
 ]
 
 
-def refuse_unknown_parameters(request: Request) -> None:
+async def refuse_unknown_parameters(request: Request) -> None:
     """A misspelt parameter must not be ignored: it would silently change what is asked."""
     route = request.scope.get("route")
     dependant = getattr(route, "dependant", None)

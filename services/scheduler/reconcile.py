@@ -86,6 +86,8 @@ class Reconciler:
             return 0
         with self._write() as session:
             lost = expiry.expire(self._db, session, view.now)
+        # A transaction of its own: what the first has changed, others may wait for.
+        with self._write() as session:
             overdue = expiry.end_late(self._db, session, late, view.now)
         if lost:
             log.warning("%d attempts lost: their leases ran out", lost)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import queue
 import random
@@ -58,6 +59,7 @@ class Worker:
         self._stopping = threading.Event()
         self._draining = threading.Event()
         self._incarnation = new_id("inc")
+        self._numbers = itertools.count(1)
         self._worker_id: str | None = None
         self._host: Host | None = None
         self.registered = threading.Event()
@@ -217,6 +219,7 @@ class Worker:
         draining = self._draining.is_set()
         body = SyncRequest(
             incarnation=self._incarnation,
+            number=next(self._numbers),
             held=self._held.report(),
             draining=draining,
             usable_gpus=host.gpus.usable(),
@@ -282,7 +285,11 @@ class Worker:
         if self._worker_id is None:
             return
         body = SyncRequest(
-            incarnation=self._incarnation, held=self._held.report(), draining=True, wait_seconds=0
+            incarnation=self._incarnation,
+            number=next(self._numbers),
+            held=self._held.report(),
+            draining=True,
+            wait_seconds=0,
         )
         try:
             self._api.sync(self._worker_id, body)

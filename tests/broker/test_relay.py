@@ -41,7 +41,7 @@ class Recorder:
 def write(db: Database, *keys: str) -> None:
     with db.write() as session:
         for key in keys:
-            post(db, session, Topic.WORKER, key)
+            post(session, Topic.WORKER, key)
 
 
 def waiting(db: Database) -> int:

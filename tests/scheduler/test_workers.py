@@ -63,7 +63,7 @@ def test_a_silent_worker_gets_no_new_work_before_it_is_lost(world: World) -> Non
 def test_a_draining_worker_gets_no_new_work(world: World) -> None:
     queue(world, 1)
     with world.db.write() as session:
-        request = SyncRequest(incarnation="one", draining=True)
+        request = SyncRequest(incarnation="one", number=1, draining=True)
         workers.sync(world.db, session, world.worker, request)
     clock = scheduler(world)
     assert clock.ticks.decisions["assigned"] == 0
@@ -72,7 +72,7 @@ def test_a_draining_worker_gets_no_new_work(world: World) -> None:
 def test_gpus_in_bad_health_are_not_given(world: World) -> None:
     gpus = world.another("g", gpus=2, hardware_class="gpu", cpus=8)
     with world.db.write() as session:
-        request = SyncRequest(incarnation="one", usable_gpus=1)
+        request = SyncRequest(incarnation="one", number=1, usable_gpus=1)
         workers.sync(world.db, session, gpus.worker, request)
     measured = queue(world, 3)
     with world.db.write() as session:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -40,6 +43,7 @@ class World:
     worker: str
     incarnation: str = "one"
     name: str = "w"
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @classmethod
     def create(cls, db: Database, store: LocalStore, catalog: Catalog) -> World:
@@ -125,9 +129,14 @@ class World:
         with self.db.write() as session:
             return attempts.assign(self.db, session, Placement(measurement, self.worker), TTL)
 
-    def sync(self, *held: AttemptSpec | schema.Attempt) -> SyncResponse:
+    def sync(
+        self, *held: AttemptSpec | schema.Attempt, number: int | None = None, **said: Any
+    ) -> SyncResponse:
+        """Sync as the next of the process, or as an earlier one."""
         request = SyncRequest(
             incarnation=self.incarnation,
+            number=next(self.numbers) if number is None else number,
+            **said,
             held=[_held(each) for each in held],
         )
         with self.db.write() as session:

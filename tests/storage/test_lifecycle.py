@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.exc import DBAPIError
 
+from assay.contracts.worker import SyncResponse
 from assay.domain.errors import Conflict, Fenced
 from assay.domain.states import AttemptState, Failure, FailureStage
 from assay.environments.catalog import Catalog
@@ -113,6 +114,65 @@ def test_a_lost_attempt_keeps_its_resources_until_the_host_says_it_is_gone(world
 def _released(world: World, attempt: str) -> bool:
     with world.db.read() as session:
         return session.get_one(schema.Attempt, attempt).released_at is not None
+
+
+def test_a_sync_that_comes_late_takes_nothing_away(world: World) -> None:
+    _, _, measurement = one(world)
+    late = next(world.numbers)  # sent when nothing was held, and stuck in a network since
+    attempt = world.assign(measurement)
+    assert attempt is not None
+    assert [spec.attempt for spec in world.sync().assign] == [attempt.id]
+    world.claim(attempt)
+    answer = world.sync(number=late, usable_gpus=7, draining=True)
+    assert answer == SyncResponse(assign=[], stop=[], fenced=[])
+    assert not _released(world, attempt.id)
+    assert (world.row().usable_gpus, world.row().draining) == (0, False)
+    assert world.finish(attempt) is AttemptState.SUCCEEDED
+
+
+def test_a_restarted_process_counts_its_syncs_anew(world: World) -> None:
+    _, _, measurement = one(world)
+    world.sync(number=1000)
+    world.restart("two")
+    attempt = world.assign(measurement)
+    assert attempt is not None
+    assert [spec.attempt for spec in world.sync(number=1).assign] == [attempt.id]
+
+
+def test_a_worker_that_stops_gives_back_what_it_did_not_take(world: World) -> None:
+    _, _, measurement = one(world)
+    attempt = world.assign(measurement)
+    assert attempt is not None
+    assert world.sync(draining=True).assign == []
+    assert _released(world, attempt.id)
+    assert world.state(measurement) == "queued"
+    world.sync(draining=False)
+    assert world.measure(measurement)
+
+
+def test_the_time_to_prepare_is_no_part_of_the_budget(world: World) -> None:
+    _, _, measurement = one(world)
+    attempt = world.assign(measurement)
+    assert attempt is not None
+    world.claim(attempt)
+    claimed = world.attempt(attempt.id).deadline_at
+    assert claimed is not None
+    world.run(attempt)
+    running = world.attempt(attempt.id).deadline_at
+    assert running is not None
+    assert running > claimed
+
+
+def test_who_asks_for_what_runs_already_was_started_too(world: World) -> None:
+    first, _, measurement = one(world)
+    attempt = world.assign(measurement)
+    assert attempt is not None
+    world.run(attempt)
+    second = world.submit("the same")
+    world.implement(world.experiments(second)[0].id, "a = 1\n")
+    world.finish(attempt, Outcome(AttemptState.FAILED, failure=CRASH, started=True))
+    found = [*world.experiments(first), *world.experiments(second)]
+    assert [(e.state, e.was_started) for e in found] == [("failed", True)] * 2
 
 
 def test_a_restarted_worker_loses_what_it_held_and_it_is_queued_again(world: World) -> None:
@@ -340,7 +400,7 @@ def test_messages_are_delivered_after_the_commit_and_not_without_it(world: World
 
     def post_and_fail() -> None:
         with world.db.write() as session:
-            outbox.post(world.db, session, outbox.Topic.IMPLEMENT, "never")
+            outbox.post(session, outbox.Topic.IMPLEMENT, "never")
             session.execute(text("SELECT FROM WHERE"))
 
     with pytest.raises(DBAPIError):

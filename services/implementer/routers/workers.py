@@ -25,6 +25,7 @@ def admit(request: AdmitRequest, context: ContextDep) -> AdmittedBody:
     worth nothing from now on."""
     token = workers.new_token()
     worker_id = workers.admit(context.db, request.name, token)
+    context.tokens.forget()
     context.on_worker()
     return AdmittedBody(id=worker_id, name=request.name, token=token)
 

@@ -89,12 +89,17 @@ class AccessList:
         return int(self._ask(bring))
 
     def incarnation(self) -> str:
-        """What changes when Redis is started anew, and with it everything in its memory.
+        """What changes when Redis is started anew, or users were taken out of its memory.
 
         Raises:
             Unavailable: the broker cannot be asked.
         """
-        return str(self._ask(lambda: self._client.info("server")["run_id"]))
+
+        def look() -> str:
+            started = self._client.info("server")["run_id"]
+            return f"{started} {len(self._client.execute_command('ACL USERS'))}"
+
+        return str(self._ask(look))
 
     def close(self) -> None:
         """Close the connections."""

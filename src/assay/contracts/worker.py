@@ -116,6 +116,13 @@ class SyncRequest(Request):
     """Everything the worker holds; what is missing here, it does not run."""
 
     incarnation: Name
+    number: int = Field(
+        0,
+        ge=0,
+        lt=1 << 62,
+        description="Counts up with every sync of a process, so that a late one is known to be "
+        "old; 0 from workers that do not count.",
+    )
     held: list[HeldAttempt] = []
     draining: bool = False
     usable_gpus: int | None = Field(

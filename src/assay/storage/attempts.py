@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
 from assay.domain.errors import Fenced, Forbidden, NotFound
@@ -28,7 +28,7 @@ from assay.storage import assignments, measurements, schema
 from assay.storage import telemetry as reports
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post, post_all
-from assay.storage.rows import changed
+from assay.storage.rows import run, table_of
 from assay.storage.telemetry import Piece, Telemetry
 from assay.storage.text import clean_json
 from assay.telemetry.counts import DUPLICATES
@@ -36,6 +36,33 @@ from assay.telemetry.counts import DUPLICATES
 __all__ = ["Outcome", "Piece", "Telemetry"]
 _log = logging.getLogger(__name__)
 _LIVE = [s.value for s in LIVE_ATTEMPT]
+_SUBJECT = (
+    select(
+        schema.Measurement.id,
+        schema.Measurement.environment_id,
+        schema.Attempt.worker_id,
+        schema.Attempt.lease_token,
+    )
+    .join(schema.Attempt, schema.Attempt.measurement_id == schema.Measurement.id)
+    .where(schema.Attempt.id == bindparam("attempt"))
+)
+_HELD = (
+    select(schema.Attempt)
+    .where(schema.Attempt.id == bindparam("attempt"))
+    .with_for_update(key_share=True)
+)
+_MARK_STARTED = (
+    update(table_of(schema.Experiment))
+    .where(
+        schema.Experiment.id.in_(
+            select(schema.ExperimentMeasurement.experiment_id).where(
+                schema.ExperimentMeasurement.measurement_id == bindparam("measurement")
+            )
+        ),
+        schema.Experiment.was_started.is_(False),
+    )
+    .values(was_started=True)
+)
 _ORDER = [
     AttemptState.ASSIGNED,
     AttemptState.STARTING,
@@ -60,16 +87,7 @@ def subject(session: Session, attempt_id: str, worker_id: str, token: int) -> tu
         Forbidden: it is another worker's.
         Fenced: it was assigned with another token.
     """
-    found = session.execute(
-        select(
-            schema.Measurement.id,
-            schema.Measurement.environment_id,
-            schema.Attempt.worker_id,
-            schema.Attempt.lease_token,
-        )
-        .join(schema.Attempt, schema.Attempt.measurement_id == schema.Measurement.id)
-        .where(schema.Attempt.id == attempt_id)
-    ).one_or_none()
+    found = run(session, _SUBJECT, attempt=attempt_id).one_or_none()
     if found is None:
         raise NotFound(f"attempt {attempt_id!r} was not found")
     _compare(attempt_id, found.worker_id, found.lease_token, worker_id, token)
@@ -92,11 +110,7 @@ def _compare(attempt_id: str, owner: str, live: int, worker_id: str, token: int)
 
 def _held(session: Session, attempt_id: str, worker_id: str, token: int) -> schema.Attempt:
     """An attempt, locked, if the sender holds it."""
-    attempt = session.scalars(
-        select(schema.Attempt)
-        .where(schema.Attempt.id == attempt_id)
-        .with_for_update(key_share=True)
-    ).one_or_none()
+    attempt = session.scalars(_HELD, {"attempt": attempt_id}).one_or_none()
     if attempt is None:
         raise Fenced(f"attempt {attempt_id} is not known here")
     _compare(attempt_id, attempt.worker_id, attempt.lease_token, worker_id, token)
@@ -114,7 +128,8 @@ def claim(
 ) -> None:
     """The worker takes an assigned attempt, with these GPUs. Repeating it is harmless.
 
-    From now on the attempt has a deadline, which nothing that the worker says moves.
+    From now on the attempt has a deadline. It begins anew, once, when the worker says that the
+    codebase runs: what came before (fetching and preparing data) is no part of the budget.
 
     Raises:
         Forbidden: the attempt is another worker's.
@@ -147,8 +162,10 @@ def progress(
     if state is not None and _is_forward(attempt.state, state):
         attempt.state = state.value
         if attempt.started_at is None:
-            attempt.started_at = db.now(session)
-            _mark_started(session, attempt.measurement_id)
+            attempt.started_at = now = db.now(session)
+            if attempt.bound_seconds > 0:
+                attempt.deadline_at = now + timedelta(seconds=attempt.bound_seconds)
+            run(session, _MARK_STARTED, measurement=attempt.measurement_id)
     reports.store(session, attempt_id, telemetry)
 
 
@@ -205,11 +222,11 @@ def finish(
     attempt.infrastructure = outcome.infrastructure and not measurements.is_planned(
         outcome.failure
     )
-    if outcome.started and attempt.started_at is None:
+    if outcome.started and attempt.started_at is None:  # no report said so before
         attempt.started_at = now - timedelta(seconds=outcome.seconds)
     session.flush()
-    if outcome.started:
-        _mark_started(session, attempt.measurement_id)
+    if attempt.started_at is not None:  # also for who asked for the measurement since then
+        run(session, _MARK_STARTED, measurement=attempt.measurement_id)
     reports.store(session, attempt_id, telemetry)
     if outcome.artifacts:
         session.add(
@@ -217,8 +234,9 @@ def finish(
                 attempt_id=attempt_id, prefix=outcome.prefix, files=list(outcome.artifacts)
             )
         )
+    post(session, Topic.SCHEDULE, "slots")
+    # Last: from here on whoever else ends something of this batch waits for the commit.
     _decide(db, session, attempt, outcome, retry_after)
-    post(db, session, Topic.SCHEDULE, "slots")
     return outcome.state
 
 
@@ -246,11 +264,11 @@ def _decide(
             )
         )
         session.flush()
-        measurements.settle(db, session, measurement_id, MeasurementState.SUCCEEDED)
+        measurements.settle(session, measurement_id, MeasurementState.SUCCEEDED)
     elif outcome.state is AttemptState.CANCELLED:
-        measurements.settle(db, session, measurement_id, MeasurementState.CANCELLED)
+        measurements.settle(session, measurement_id, MeasurementState.CANCELLED)
     else:
-        measurements.settle(db, session, measurement_id, MeasurementState.FAILED, outcome.failure)
+        measurements.settle(session, measurement_id, MeasurementState.FAILED, outcome.failure)
 
 
 @dataclass(frozen=True)
@@ -271,6 +289,7 @@ class Loss:
 VANISHED = Loss("its worker no longer runs it", code="lost", released=True, blames_worker=True)
 RESTARTED = Loss("its worker was restarted", code="lost", released=True)
 REMOVED = Loss("its worker was removed", code="worker_removed", released=True)
+STOPPING = Loss("its worker is stopping", code="unclaimed", released=True)
 WITHDRAWN = Loss(
     "nobody wanted it any more", code="unclaimed", released=True, state=AttemptState.CANCELLED
 )
@@ -301,15 +320,3 @@ def lose(
     session.flush()
     post_all(db, session, Topic.WORKER, (attempt.worker_id for attempt in lost))
     return [attempt.id for attempt in lost]
-
-
-def _mark_started(session: Session, measurement_id: str) -> None:
-    linked = select(schema.ExperimentMeasurement.experiment_id).where(
-        schema.ExperimentMeasurement.measurement_id == measurement_id
-    )
-    changed(
-        session,
-        update(schema.Experiment)
-        .where(schema.Experiment.id.in_(linked), schema.Experiment.was_started.is_(False))
-        .values(was_started=True),
-    )

@@ -47,7 +47,7 @@ def create(
     )
     session.add(batch)
     session.flush()
-    _add_experiments(db, session, batch, request.ideas)
+    _add_experiments(session, batch, request.ideas)
     environment = get(session, schema.Environment, environment_id, "environment")
     request_baseline(
         db,
@@ -61,9 +61,7 @@ def create(
     return batch.id
 
 
-def _add_experiments(
-    db: Database, session: Session, batch: schema.Batch, ideas: list[IdeaRequest]
-) -> None:
+def _add_experiments(session: Session, batch: schema.Batch, ideas: list[IdeaRequest]) -> None:
     stored = [
         schema.Idea(
             id=new_id("idea"),
@@ -102,7 +100,7 @@ def _add_experiments(
         session.add_all(rows)
         session.flush()
     for experiment in tested:
-        post(db, session, Topic.IMPLEMENT, experiment.id)
+        post(session, Topic.IMPLEMENT, experiment.id)
 
 
 def request_baseline(
@@ -144,6 +142,12 @@ def cancel(db: Database, session: Session, batch_id: str) -> None:
         .where(schema.Batch.id == batch_id, schema.Batch.state == BatchState.RUNNING.value)
         .values(state=BatchState.CANCELLED.value),
     )
+    session.execute(
+        select(schema.Implementation.id)
+        .where(schema.Implementation.experiment_id.in_(unfinished))
+        .order_by(schema.Implementation.id)
+        .with_for_update(key_share=True)
+    )
     for experiment_id in unfinished:
         _cancel(db, session, experiment_id)
 
@@ -156,7 +160,7 @@ def cancel_experiment(db: Database, session: Session, experiment_id: str) -> Non
 
 
 def _cancel(db: Database, session: Session, experiment_id: str) -> None:
-    if not experiments.move(db, session, experiment_id, ExperimentState.CANCELLED):
+    if not experiments.move(session, experiment_id, ExperimentState.CANCELLED):
         return
     implementation = schema.Implementation
     holder = session.execute(
@@ -167,9 +171,9 @@ def _cancel(db: Database, session: Session, experiment_id: str) -> None:
         execution_options={"synchronize_session": False},
     ).scalar_one_or_none()
     for measurement_id in _decided_by(session, [experiment_id]):
-        measurements.cancel_unwanted(db, session, measurement_id)
+        measurements.cancel_unwanted(session, measurement_id)
     if holder is not None:
-        post(db, session, Topic.IMPLEMENTER, holder)  # whoever is at work on it looks and stops
+        post(session, Topic.IMPLEMENTER, holder)  # whoever is at work on it looks and stops
 
 
 def _decided_by(session: Session, experiment_ids: Sequence[str]) -> Sequence[str]:

@@ -46,5 +46,5 @@ def uncordon(db: Database, session: Session, worker_id: str) -> schema.Worker:
     worker.cordoned_until, worker.cordon_reason = db.now(session), None
     worker.cordons = 0
     session.flush()
-    post(db, session, Topic.SCHEDULE, "slots")
+    post(session, Topic.SCHEDULE, "slots")
     return worker

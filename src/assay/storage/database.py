@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -15,15 +16,24 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
+from psycopg import Error as PostgresError
 from psycopg.errors import ReadOnlySqlTransaction, UndefinedColumn, UndefinedTable
-from sqlalchemy import ColumnElement, Engine, create_engine, event, func, literal, select
-from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, ProgrammingError
+from sqlalchemy import Engine, create_engine, event, func, select
+from sqlalchemy.exc import (
+    DisconnectionError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    ProgrammingError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from assay.domain.errors import Unavailable
-from assay.storage.types import UtcDateTime
+from assay.storage.types import clock_of_sqlite
 
+#: A connection that was used so recently is taken to be alive.
+TRUSTED_SECONDS = 0.1
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -88,12 +98,6 @@ class Database:
         moment: datetime = session.scalars(select(func.clock_timestamp())).one()
         return moment.astimezone(UTC)
 
-    def clock(self) -> ColumnElement[datetime]:
-        """The same clock inside a statement, which saves asking for it first."""
-        if self.is_sqlite:
-            return literal(datetime.now(UTC), UtcDateTime)
-        return func.clock_timestamp(type_=UtcDateTime)
-
     def migrate(self) -> None:
         """Bring the schema to the newest version."""
         with _faults():
@@ -114,13 +118,32 @@ def alembic_config(url: str) -> Config:
 
 def _make_engine(url: str) -> Engine:
     if not url.startswith("sqlite"):
-        return create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=20)
+        engine = create_engine(url, pool_size=20, max_overflow=10)
+        event.listen(engine, "checkin", _note_return)
+        event.listen(engine, "checkout", _ping_if_idle)
+        return engine
     engine = create_engine(
         url, connect_args={"timeout": 30, "check_same_thread": False}, pool_size=20
     )
     event.listen(engine, "connect", _configure_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _note_return(_connection: Any, record: Any) -> None:
+    record.info["returned"] = time.monotonic()
+
+
+def _ping_if_idle(connection: Any, record: Any, _proxy: Any) -> None:
+    """Replace a connection that was cut while nobody used it. One that was used a moment ago is
+    not asked, which would cost as much as a statement."""
+    if time.monotonic() - record.info.get("returned", float("inf")) < TRUSTED_SECONDS:
+        return
+    try:
+        connection.execute("SELECT 1")
+        connection.rollback()
+    except PostgresError as error:
+        raise DisconnectionError from error
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
@@ -132,6 +155,7 @@ def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
         "busy_timeout=30000",
     ):
         connection.execute(f"PRAGMA {pragma}")
+    connection.create_function("assay_clock", 0, clock_of_sqlite)
 
 
 def _begin_sqlite(connection: Any) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import groupby
 from typing import Any
 
-from sqlalchemy import insert, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy.orm import Session, aliased
 
 from assay.domain.states import (
     TERMINAL_EXPERIMENT,
@@ -18,15 +19,56 @@ from assay.domain.states import (
 )
 from assay.storage import schema
 from assay.storage.database import Database
-from assay.storage.rows import append, changed
+from assay.storage.rows import changed, run, table_of
 from assay.storage.text import clean_json
+from assay.storage.types import clock
 
 _TERMINAL = [s.value for s in TERMINAL_EXPERIMENT]
 _MEASURED = {s.value for s in TERMINAL_MEASUREMENT}
+_EVENT = insert(table_of(schema.Event)).values(
+    batch_id=bindparam("batch"),
+    experiment_id=bindparam("experiment"),
+    type=bindparam("kind"),
+    data=bindparam("content"),
+    created_at=clock(),
+)
+_RAISE_VERSIONS = (
+    update(table_of(schema.Batch))
+    .where(schema.Batch.id.in_(bindparam("batches", expanding=True)))
+    .values(version=schema.Batch.version + 1)
+)
+_ANY_OPEN = (
+    select(schema.Experiment.id)
+    .where(
+        schema.Experiment.batch_id == bindparam("batch"),
+        schema.Experiment.state.not_in(_TERMINAL),
+    )
+    .limit(1)
+)
+#: Unfinished experiments that a measurement decides, each with all of its measurements.
+_MINE = aliased(schema.ExperimentMeasurement)
+_DECIDED = (
+    select(
+        schema.Experiment.id,
+        schema.Experiment.state,
+        schema.Measurement.state.label("measured"),
+        schema.Measurement.failure,
+    )
+    .join(_MINE, _MINE.experiment_id == schema.Experiment.id)
+    .join(
+        schema.ExperimentMeasurement,
+        schema.ExperimentMeasurement.experiment_id == schema.Experiment.id,
+    )
+    .join(schema.Measurement, schema.Measurement.id == schema.ExperimentMeasurement.measurement_id)
+    .where(
+        _MINE.measurement_id == bindparam("measurement"),
+        schema.Experiment.state.not_in(_TERMINAL),
+    )
+    .order_by(schema.Experiment.id, schema.Measurement.seed, schema.Measurement.id)
+)
 
 
 def move(
-    db: Database,
     session: Session,
     experiment_id: str,
     state: ExperimentState,
@@ -35,7 +77,7 @@ def move(
 ) -> bool:
     """Change an experiment's state unless it is terminal; tell whoever waits. False if it was."""
     if state.is_terminal:
-        values["finished_at"] = db.clock()
+        values["finished_at"] = clock()
     if failure is not None:
         values["failure"] = clean_json(failure.as_dict())
     batch_id = session.execute(
@@ -50,14 +92,13 @@ def move(
     data: dict[str, Any] = {"state": state.value}
     if failure is not None:
         data["failure"] = values["failure"]
-    tell(db, session, batch_id, "experiment.changed", experiment_id, data)
+    tell(session, batch_id, "experiment.changed", experiment_id, data)
     if state.is_terminal:
-        _finish_batch(db, session, batch_id)
+        _finish_batch(session, batch_id)
     return True
 
 
 def tell(
-    db: Database,
     session: Session,
     batch_id: str,
     kind: str,
@@ -70,30 +111,24 @@ def tell(
     increase in commit order within a batch, and a reader that resumes by id misses none.
     """
     _raise_versions(session, [batch_id])
-    append(
+    run(
         session,
-        schema.Event,
-        batch_id=batch_id,
-        experiment_id=experiment_id,
-        type=kind,
-        data=data or {},
-        created_at=db.clock(),
+        _EVENT,
+        batch=batch_id,
+        experiment=experiment_id,
+        kind=kind,
+        content=data or {},
     )
 
 
-def _finish_batch(db: Database, session: Session, batch_id: str) -> None:
-    open_one = session.scalars(
-        select(schema.Experiment.id)
-        .where(schema.Experiment.batch_id == batch_id, schema.Experiment.state.not_in(_TERMINAL))
-        .limit(1)
-    ).first()
-    if open_one is not None:
+def _finish_batch(session: Session, batch_id: str) -> None:
+    if run(session, _ANY_OPEN, batch=batch_id).first() is not None:
         return
     finished = changed(
         session,
         update(schema.Batch)
         .where(schema.Batch.id == batch_id, schema.Batch.finished_at.is_(None))
-        .values(finished_at=db.clock()),
+        .values(finished_at=clock()),
     )
     if finished:
         changed(
@@ -102,34 +137,20 @@ def _finish_batch(db: Database, session: Session, batch_id: str) -> None:
             .where(schema.Batch.id == batch_id, schema.Batch.state == BatchState.RUNNING.value)
             .values(state=BatchState.FINISHED.value),
         )
-        tell(db, session, batch_id, "batch.finished")
+        tell(session, batch_id, "batch.finished")
 
 
 def _raise_versions(session: Session, batch_ids: Collection[str]) -> None:
-    changed(
-        session,
-        update(schema.Batch)
-        .where(schema.Batch.id.in_(batch_ids))
-        .values(version=schema.Batch.version + 1),
-    )
+    run(session, _RAISE_VERSIONS, batches=list(batch_ids))
 
 
-def refresh_for_measurement(db: Database, session: Session, measurement_id: str) -> None:
+def refresh_for_measurement(session: Session, measurement_id: str) -> None:
     """Bring every experiment that a measurement decides up to date with its measurements."""
-    rows = session.execute(
-        select(schema.Experiment.id, schema.Experiment.state)
-        .join(
-            schema.ExperimentMeasurement,
-            schema.ExperimentMeasurement.experiment_id == schema.Experiment.id,
-        )
-        .where(
-            schema.ExperimentMeasurement.measurement_id == measurement_id,
-            schema.Experiment.state.not_in(_TERMINAL),
-        )
-        .order_by(schema.Experiment.id)
-    ).all()
-    for experiment_id, state in rows:
-        refresh(db, session, experiment_id, ExperimentState(state))
+    rows = run(session, _DECIDED, measurement=measurement_id).all()
+    for experiment_id, group in groupby(rows, key=lambda row: row.id):
+        found = list(group)
+        measured = [(MeasurementState(row.measured), row.failure) for row in found]
+        _decide(session, experiment_id, ExperimentState(found[0].state), measured)
 
 
 def start(db: Database, session: Session, measurement_ids: Sequence[str]) -> None:
@@ -165,7 +186,7 @@ def start(db: Database, session: Session, measurement_ids: Sequence[str]) -> Non
     )
 
 
-def refresh(db: Database, session: Session, experiment_id: str, current: ExperimentState) -> None:
+def refresh(session: Session, experiment_id: str, current: ExperimentState) -> None:
     """Derive an experiment's state from its measurements."""
     measured = session.execute(
         select(schema.Measurement.state, schema.Measurement.failure)
@@ -176,9 +197,18 @@ def refresh(db: Database, session: Session, experiment_id: str, current: Experim
         .where(schema.ExperimentMeasurement.experiment_id == experiment_id)
         .order_by(schema.Measurement.seed, schema.Measurement.id)
     ).all()
-    state, failure = decide([(MeasurementState(s), f) for s, f in measured])
+    _decide(session, experiment_id, current, [(MeasurementState(s), f) for s, f in measured])
+
+
+def _decide(
+    session: Session,
+    experiment_id: str,
+    current: ExperimentState,
+    measured: list[tuple[MeasurementState, dict[str, Any] | None]],
+) -> None:
+    state, failure = decide(measured)
     if state is not current:
-        move(db, session, experiment_id, state, failure)
+        move(session, experiment_id, state, failure)
 
 
 def decide(

@@ -13,11 +13,12 @@ from sqlalchemy import ColumnElement, and_, case, or_, select, update
 from sqlalchemy.orm import Session
 
 from assay.domain.states import LIVE_ATTEMPT, AttemptState
-from assay.storage import attempts, schema
+from assay.storage import attempts, measurements, schema
 from assay.storage.attempts import Loss
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post_all
 from assay.storage.rows import changed
+from assay.storage.types import clock
 
 _LIVE = [s.value for s in LIVE_ATTEMPT]
 _SILENT = Loss(
@@ -41,6 +42,7 @@ def expire(db: Database, session: Session, now: datetime) -> int:
     rows = _locked(session, schema.Attempt.lease_expires_at < now)
     untaken = [row for row in rows if row.state == AttemptState.ASSIGNED.value]
     taken = [row for row in rows if row not in untaken]
+    _hold(session, rows)
     lost = attempts.lose(db, session, untaken, _UNREACHED)
     return len(lost + attempts.lose(db, session, taken, _SILENT))
 
@@ -67,6 +69,7 @@ def take_back(db: Database, session: Session, ids: Sequence[str]) -> int:
     )
     ignored = [a for a in rows if heard[a.worker_id] > (a.rung_at or a.created_at)]
     unreached = [a for a in rows if a not in ignored]
+    _hold(session, rows)
     taken = attempts.lose(db, session, ignored, _IGNORED)
     taken += attempts.lose(db, session, unreached, _UNREACHED)
     return len(taken)
@@ -78,7 +81,7 @@ def ring_again(db: Database, session: Session, ids: Sequence[str]) -> int:
     rung = session.execute(
         update(table)
         .where(table.id.in_(ids), table.state == AttemptState.ASSIGNED.value)
-        .values(rings=table.rings + 1, rung_at=db.clock())
+        .values(rings=table.rings + 1, rung_at=clock())
         .returning(table.worker_id),
         execution_options={"synchronize_session": False},
     ).all()
@@ -106,6 +109,11 @@ def renew_all(session: Session, until: datetime) -> None:
             rung_at=case((table.state == AttemptState.ASSIGNED.value, until), else_=table.rung_at),
         ),
     )
+
+
+def _hold(session: Session, rows: Sequence[schema.Attempt]) -> None:
+    """Lock what all of them decide, before any of it is changed."""
+    measurements.hold(session, [attempt.measurement_id for attempt in rows])
 
 
 def _locked(session: Session, *conditions: ColumnElement[bool]) -> Sequence[schema.Attempt]:

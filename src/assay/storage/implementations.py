@@ -83,7 +83,7 @@ def begin(
     if implementation is None:
         return None
     if experiment.state == ExperimentState.SUBMITTED.value:
-        experiments.move(db, session, experiment_id, ExperimentState.IMPLEMENTING)
+        experiments.move(session, experiment_id, ExperimentState.IMPLEMENTING)
     batch = get(session, schema.Batch, experiment.batch_id, "batch")
     environment = get(session, schema.Environment, batch.environment_id, "environment")
     idea = get(session, schema.Idea, experiment.idea_id, "idea")
@@ -134,10 +134,16 @@ def renew(db: Database, session: Session, holder: str = LOCAL, ttl: timedelta = 
     """Renew all leases of a holder. Returns the experiments it still holds and should go on with:
     those that were cancelled, or taken over by another, are not among them."""
     table = schema.Implementation
+    held = (
+        select(table.id)
+        .where(table.holder == holder, table.finished_at.is_(None))
+        .order_by(table.id)  # as a batch is cancelled: else two could wait in a circle
+        .with_for_update(key_share=True)
+    )
     return set(
         session.execute(
             update(table)
-            .where(table.holder == holder, table.finished_at.is_(None))
+            .where(table.id.in_(held))
             .values(lease_expires_at=db.now(session) + ttl)
             .returning(table.experiment_id),
             execution_options={"synchronize_session": False},
@@ -290,9 +296,9 @@ def succeed(db: Database, session: Session, work: Work, winner: int, codebase: s
     ]
     # Measurements are locked before the experiment, as everywhere (see `measurements.hold`).
     queued = ExperimentState.QUEUED
-    if not experiments.move(db, session, work.experiment, queued, codebase_id=codebase):
+    if not experiments.move(session, work.experiment, queued, codebase_id=codebase):
         for measurement in wanted:
-            measurements.cancel_unwanted(db, session, measurement)
+            measurements.cancel_unwanted(session, measurement)
         return
     _close(db, session, work, "succeeded", winner=winner, codebase_id=codebase)
     session.add_all(
@@ -301,13 +307,13 @@ def succeed(db: Database, session: Session, work: Work, winner: int, codebase: s
     )
     session.flush()
     # A shared measurement may be running or finished already.
-    experiments.refresh(db, session, work.experiment, queued)
+    experiments.refresh(session, work.experiment, queued)
 
 
 def fail(db: Database, session: Session, work: Work, failure: Failure) -> None:
     """No diff could be applied: the experiment ends here. Raises Fenced."""
     # The experiment before its implementation, as everywhere: else two could wait in a circle.
-    if experiments.move(db, session, work.experiment, ExperimentState.FAILED, failure):
+    if experiments.move(session, work.experiment, ExperimentState.FAILED, failure):
         _close(db, session, work, "failed")
 
 
@@ -332,7 +338,7 @@ def give_up(
     Raises:
         Fenced: another took it over.
     """
-    if not experiments.move(db, session, experiment_id, ExperimentState.FAILED, failure):
+    if not experiments.move(session, experiment_id, ExperimentState.FAILED, failure):
         return
     table = schema.Implementation
     ended = changed(

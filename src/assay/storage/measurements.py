@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.environment import Profile
@@ -24,8 +24,9 @@ from assay.domain.states import (
 from assay.storage import experiments, schema, shapes
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post
-from assay.storage.rows import changed, insert_missing
+from assay.storage.rows import changed, insert_missing, run
 from assay.storage.text import clean_json
+from assay.storage.types import clock
 
 #: Infrastructure failures after which a measurement fails instead of being tried again.
 MAX_INFRASTRUCTURE_FAILURES = 3
@@ -42,6 +43,32 @@ RETRY_AFTER = timedelta(seconds=10)
 LONGEST_RETRY_AFTER = timedelta(minutes=5)
 _MOST_DOUBLINGS = 10
 _TERMINAL = [s.value for s in TERMINAL_MEASUREMENT]
+_LOCK_MEASUREMENTS = (
+    select(schema.Measurement.id)
+    .where(schema.Measurement.id.in_(bindparam("ids", expanding=True)))
+    .order_by(schema.Measurement.id)
+    .with_for_update(key_share=True)
+)
+_LINKED = select(schema.ExperimentMeasurement.experiment_id).where(
+    schema.ExperimentMeasurement.measurement_id.in_(bindparam("ids", expanding=True))
+)
+_EXPERIMENTS = (
+    select(schema.Experiment.batch_id)
+    .order_by(schema.Experiment.id)
+    .with_for_update(key_share=True)
+)
+_LOCK_EXPERIMENTS = _EXPERIMENTS.where(schema.Experiment.id.in_(_LINKED))
+_GIVEN = select(schema.Experiment.id).where(
+    schema.Experiment.id.in_(bindparam("given", expanding=True))
+)
+#: A union and no OR, for which Postgres would read the whole table.
+_LOCK_ALSO = _EXPERIMENTS.where(schema.Experiment.id.in_(_LINKED.union_all(_GIVEN)))
+_LOCK_BATCHES = (
+    select(schema.Batch.id)
+    .where(schema.Batch.id.in_(bindparam("batches", expanding=True)))
+    .order_by(schema.Batch.id)
+    .with_for_update(key_share=True)
+)
 
 
 @dataclass(frozen=True)
@@ -75,26 +102,14 @@ def hold(session: Session, ids: Sequence[str], experiment_ids: Sequence[str] = (
     """
     if session.get_bind().dialect.name == "sqlite":
         return
-    table, link, batch = schema.Experiment, schema.ExperimentMeasurement, schema.Batch
-    session.execute(
-        select(schema.Measurement.id)
-        .where(schema.Measurement.id.in_(ids))
-        .order_by(schema.Measurement.id)
-        .with_for_update(key_share=True)
-    )
-    linked = select(link.experiment_id).where(link.measurement_id.in_(ids))
-    batches = session.scalars(
-        select(table.batch_id)
-        .where(table.id.in_(linked) | table.id.in_(experiment_ids))
-        .order_by(table.id)
-        .with_for_update(key_share=True)
-    ).all()
-    session.execute(
-        select(batch.id)
-        .where(batch.id.in_(set(batches)))
-        .order_by(batch.id)
-        .with_for_update(key_share=True)
-    )
+    run(session, _LOCK_MEASUREMENTS, ids=list(ids))
+    if experiment_ids:
+        found = run(session, _LOCK_ALSO, ids=list(ids), given=list(experiment_ids))
+    else:
+        found = run(session, _LOCK_EXPERIMENTS, ids=list(ids))
+    batches = set(found.scalars())
+    if len(batches) > 1:  # one alone is locked as late as it can be: when it changes
+        run(session, _LOCK_BATCHES, batches=list(batches))
 
 
 def request(
@@ -125,7 +140,7 @@ def request(
     replicate = 0 if latest is None else latest.replicate + 1
     row = _queued(session, identity, profile, terms, replicate, db.now(session))
     inserted = insert_missing(session, schema.Measurement, [row])
-    post(db, session, Topic.SCHEDULE, "queue")
+    post(session, Topic.SCHEDULE, "queue")
     if inserted:
         return str(row["id"])
     # On Postgres a concurrent request may have been first.
@@ -244,7 +259,6 @@ def baseline_states(
 
 
 def settle(
-    db: Database,
     session: Session,
     measurement_id: str,
     state: MeasurementState,
@@ -258,10 +272,10 @@ def settle(
         .values(
             state=state.value,
             failure=clean_json(failure.as_dict()) if failure else None,
-            finished_at=db.now(session),
+            finished_at=clock(),
         ),
     )
-    experiments.refresh_for_measurement(db, session, measurement_id)
+    experiments.refresh_for_measurement(session, measurement_id)
 
 
 def is_planned(failure: Failure | None) -> bool:
@@ -289,17 +303,17 @@ def retry(
         row.infrastructure_failures += 1
     session.flush()
     if row.cancel_requested:
-        settle(db, session, measurement_id, MeasurementState.CANCELLED)
+        settle(session, measurement_id, MeasurementState.CANCELLED)
         return
     final = _final(session, row, failure)
     if final is not None:
-        settle(db, session, measurement_id, MeasurementState.FAILED, final)
+        settle(session, measurement_id, MeasurementState.FAILED, final)
         return
     row.state = MeasurementState.QUEUED.value
     row.not_before = _not_before(db, session, row, failure, after)
     session.flush()
-    post(db, session, Topic.SCHEDULE, "queue")
-    experiments.refresh_for_measurement(db, session, measurement_id)
+    post(session, Topic.SCHEDULE, "queue")
+    experiments.refresh_for_measurement(session, measurement_id)
 
 
 def _final(session: Session, row: schema.Measurement, failure: Failure) -> Failure | None:
@@ -340,7 +354,7 @@ def _not_before(
     return db.now(session) + min(after * doubled, LONGEST_RETRY_AFTER)
 
 
-def cancel_unwanted(db: Database, session: Session, measurement_id: str) -> None:
+def cancel_unwanted(session: Session, measurement_id: str) -> None:
     """Cancel a measurement that no unfinished experiment needs and that is no baseline.
 
     A queued one is cancelled at once; of one that runs, its worker is told to stop.
@@ -364,7 +378,7 @@ def cancel_unwanted(db: Database, session: Session, measurement_id: str) -> None
     if environment is not None and environment.codebase == row.codebase_id:
         return
     if row.state == MeasurementState.QUEUED.value:
-        settle(db, session, measurement_id, MeasurementState.CANCELLED)
+        settle(session, measurement_id, MeasurementState.CANCELLED)
         return
     row.cancel_requested = True
     workers = session.scalars(
@@ -373,4 +387,4 @@ def cancel_unwanted(db: Database, session: Session, measurement_id: str) -> None
         )
     ).all()
     for worker in workers:
-        post(db, session, Topic.WORKER, worker)
+        post(session, Topic.WORKER, worker)

@@ -13,13 +13,14 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
 from assay.domain.errors import Unavailable
 from assay.storage import schema
 from assay.storage.database import Database
-from assay.storage.rows import append, changed
+from assay.storage.rows import changed, run, table_of
+from assay.storage.types import clock
 from assay.telemetry import counts
 
 log = logging.getLogger(__name__)
@@ -42,9 +43,17 @@ class Dispatcher(Protocol):
         ...
 
 
-def post(db: Database, session: Session, topic: Topic, key: str) -> None:
+#: Between two deliveries, in seconds: under load, messages gather and go in one transaction.
+_PAUSE = 0.01
+_POSTED = "assay_posted"
+_OUTBOX = table_of(schema.Outbox)
+_POST = insert(_OUTBOX).values(topic=bindparam("topic"), key=bindparam("key"), created_at=clock())
+
+
+def post(session: Session, topic: Topic, key: str) -> None:
     """Write a message in the current transaction."""
-    append(session, schema.Outbox, topic=topic.value, key=key, created_at=db.clock())
+    run(session, _POST, topic=topic.value, key=key)
+    session.info[_POSTED] = True
 
 
 def post_all(db: Database, session: Session, topic: Topic, keys: Iterable[str]) -> None:
@@ -52,7 +61,13 @@ def post_all(db: Database, session: Session, topic: Topic, keys: Iterable[str]) 
     now = db.now(session)
     rows = [{"topic": topic.value, "key": key, "created_at": now} for key in sorted(set(keys))]
     if rows:
-        session.connection().execute(insert(schema.Outbox), rows)
+        session.connection().execute(insert(_OUTBOX), rows)
+        session.info[_POSTED] = True
+
+
+def has_posted(session: Session) -> bool:
+    """Whether a transaction wrote messages, so that a relay has something to do."""
+    return bool(session.info.get(_POSTED))
 
 
 class Nowhere:
@@ -181,6 +196,7 @@ class RelayLoop:
             try:
                 while self._relay.deliver():
                     self._note(None)
+                    self._stopping.wait(_PAUSE)
                 if not has_news:
                     self._relay.tidy()
             except Unavailable as error:

@@ -30,8 +30,7 @@ def insert_missing(session: Session, model: type[Base], rows: list[dict[str, Any
     """Insert rows whose keys are not there yet; leave the others alone. Returns how many."""
     if not rows:
         return 0
-    table = model.__table__
-    assert isinstance(table, Table)
+    table = table_of(model)
     dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
     session.flush()  # rows that these refer to
     outcome = session.connection().execute(
@@ -42,11 +41,21 @@ def insert_missing(session: Session, model: type[Base], rows: list[dict[str, Any
     return outcome.rowcount
 
 
-def append(session: Session, model: type[Base], **values: Any) -> None:
-    """Insert a row that nobody reads back in this transaction: a message, an event."""
+def table_of(model: type[Base]) -> Table:
+    """The table of a model."""
     table = model.__table__
     assert isinstance(table, Table)
-    session.connection().execute(table.insert().values(**values))
+    return table
+
+
+def run(session: Session, statement: Executable, **values: Any) -> CursorResult[Any]:
+    """Execute a statement that was built once, with these values for its parameters.
+
+    What every report of a worker asks is built once: building a statement takes longer than
+    Postgres needs to execute it. Objects that the session has loaded keep the values they had.
+    """
+    session.flush()
+    return session.connection().execute(statement, values)
 
 
 def changed(session: Session, statement: Executable) -> int:

@@ -342,6 +342,8 @@ class Worker(Base):
     cordon_reason: Mapped[str | None] = mapped_column(Text)
     cordons: Mapped[int] = mapped_column(default=0)
     last_seen_at: Mapped[datetime]
+    #: Of its incarnation, so that one that was delayed is known to be old.
+    last_sync: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
 class Attempt(Base):

@@ -51,6 +51,29 @@ def _epoch_sqlite(element: epoch, compiler: Any, **options: Any) -> str:
     return f"((julianday({compiler.process(element.clauses, **options)}) - 2440587.5) * 86400.0)"
 
 
+class clock(FunctionElement[datetime]):  # noqa: N801 - a function of SQL
+    """Now, inside a statement: what `Database.now` says, without asking for it first."""
+
+    type = UtcDateTime()
+    inherit_cache = True
+    name = "clock"
+
+
+@compiles(clock, "postgresql")
+def _clock_postgres(_element: clock, _compiler: Any, **_options: Any) -> str:
+    return "clock_timestamp()"
+
+
+@compiles(clock, "sqlite")
+def _clock_sqlite(_element: clock, _compiler: Any, **_options: Any) -> str:
+    return "assay_clock()"
+
+
+def clock_of_sqlite() -> str:
+    """What SQLite calls for it: now, as SQLAlchemy stores a datetime there."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
 class Dollars(TypeDecorator[Decimal]):
     """Exact dollars, as whole billionths: SQLite has no decimals, and sums must not drift."""
 

@@ -4,24 +4,61 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Row, select, update
+from sqlalchemy import BigInteger, ColumnElement, Integer, bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.worker import HeldAttempt, SyncRequest, SyncResponse, WorkerRegistration
 from assay.domain.errors import Conflict, NotFound
 from assay.domain.ids import new_id
 from assay.domain.states import LIVE_ATTEMPT, AttemptState, WorkerState
-from assay.storage import attempts, schema
+from assay.storage import attempts, measurements, schema
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post
-from assay.storage.rows import changed
+from assay.storage.rows import changed, run, table_of
 from assay.storage.specs import specs
+from assay.storage.types import clock
 
 _LIVE = [s.value for s in LIVE_ATTEMPT]
+_BY_TOKEN = select(schema.Worker.id).where(schema.Worker.token_hash == bindparam("token_hash"))
+_HEARD = (
+    update(table_of(schema.Worker))
+    .where(
+        schema.Worker.id == bindparam("worker"),
+        schema.Worker.incarnation == bindparam("named"),
+        or_(
+            schema.Worker.last_sync < bindparam("number"),
+            bindparam("number", type_=BigInteger()) == 0,
+        ),
+    )
+    .values(
+        last_seen_at=clock(),
+        last_sync=bindparam("number"),
+        draining=bindparam("drains"),
+        usable_gpus=func.coalesce(bindparam("usable", type_=Integer()), schema.Worker.gpus),
+        state=WorkerState.ACTIVE.value,
+    )
+    .returning(schema.Worker.last_seen_at)
+)
+_HOLDING = (
+    select(
+        schema.Attempt.id,
+        schema.Attempt.lease_token,
+        schema.Attempt.state,
+        schema.Measurement.cancel_requested,
+    )
+    .join(schema.Measurement, schema.Measurement.id == schema.Attempt.measurement_id)
+    .where(schema.Attempt.worker_id == bindparam("worker"), schema.Attempt.released_at.is_(None))
+    .order_by(schema.Attempt.id)
+    .with_for_update(key_share=True, of=table_of(schema.Attempt))
+)
+_RENEW = (
+    update(table_of(schema.Attempt))
+    .where(schema.Attempt.id.in_(bindparam("ids", expanding=True)))
+    .values(lease_expires_at=bindparam("until"))
+)
 #: How long a worker may be silent before what it runs is lost.
 LEASE = timedelta(seconds=180)
 
@@ -66,9 +103,7 @@ def admit(db: Database, name: str, token: str) -> str:
 
 def by_token(session: Session, token: str) -> str | None:
     """The id of the worker that holds the token."""
-    return session.scalars(
-        select(schema.Worker.id).where(schema.Worker.token_hash == token_hash(token))
-    ).one_or_none()
+    return run(session, _BY_TOKEN, token_hash=token_hash(token)).scalar_one_or_none()
 
 
 def register(
@@ -88,6 +123,7 @@ def register(
         raise NotFound(f"this token belongs to a worker named {worker.name!r}")
     if worker.incarnation != request.incarnation:
         _replace_incarnation(db, session, worker_id, request, ttl)
+        worker.last_sync = 0
     worker.incarnation = request.incarnation
     worker.state = WorkerState.ACTIVE.value
     worker.draining = False
@@ -100,7 +136,7 @@ def register(
     worker.sandbox, worker.isolated = request.sandbox, request.isolated
     worker.guarantees, worker.info = dict(request.guarantees), request.info
     worker.last_seen_at = db.now(session)
-    post(db, session, Topic.SCHEDULE, "slots")
+    post(session, Topic.SCHEDULE, "slots")
     session.flush()
     return worker
 
@@ -131,7 +167,7 @@ def remove(db: Database, session: Session, worker_id: str) -> schema.Worker:
     worker = locked(session, worker_id)
     attempts.lose(db, session, unreleased(session, worker_id), attempts.REMOVED)
     worker.state, worker.incarnation = WorkerState.STOPPED.value, ""
-    post(db, session, Topic.SCHEDULE, "slots")
+    post(session, Topic.SCHEDULE, "slots")
     session.flush()
     return worker
 
@@ -145,16 +181,19 @@ def sync(
 ) -> SyncResponse:
     """Compare what a worker holds with what it should hold; renew the leases of both.
 
-    Level-triggered: whatever message was lost before, this answer says everything again.
+    Level-triggered: whatever message was lost before, this answer says everything again. A sync
+    that comes after a later one of the same process is old news, and nothing follows from it.
 
     Raises:
         Conflict: a newer incarnation of this worker has registered (`stale_incarnation`).
     """
-    now = _heard(db, session, worker_id, request)
-    reported = {h.attempt: h for h in request.held}
     response = SyncResponse(assign=[], stop=[], fenced=[])
+    now = _heard(session, worker_id, request)
+    if now is None:
+        return response
+    reported = {h.attempt: h for h in request.held}
     found = _Found()
-    for row in _attempts_of(session, worker_id):
+    for row in run(session, _HOLDING, worker=worker_id).all():  # locked
         held = reported.pop(row.id, None)
         if held is not None and held.lease_token != row.lease_token:
             response.fenced.append(row.id)
@@ -166,6 +205,8 @@ def sync(
                 response.stop.append(row.id)
         elif row.state == AttemptState.ASSIGNED.value and row.cancel_requested:
             found.unwanted.append(row.id)
+        elif row.state == AttemptState.ASSIGNED.value and request.draining:
+            found.returned.append(row.id)
         elif row.state == AttemptState.ASSIGNED.value:
             found.assigned.append(row.id)
         else:
@@ -183,63 +224,55 @@ class _Found:
     kept: list[str] = field(default_factory=list)
     assigned: list[str] = field(default_factory=list)
     unwanted: list[str] = field(default_factory=list)
+    returned: list[str] = field(default_factory=list)
     dead: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
 
 
-def _heard(db: Database, session: Session, worker_id: str, request: SyncRequest) -> datetime:
+def _heard(session: Session, worker_id: str, request: SyncRequest) -> datetime | None:
     """Note that a worker was heard of, and lock its row: it registers and syncs one request after
-    the other. Returns when that was."""
-    table = schema.Worker
-    usable = table.gpus if request.usable_gpus is None else request.usable_gpus
-    heard = session.execute(
-        update(table)
-        .where(table.id == worker_id, table.incarnation == request.incarnation)
-        .values(
-            last_seen_at=db.clock(),
-            draining=request.draining,
-            usable_gpus=usable,
-            state=WorkerState.ACTIVE.value,
-        )
-        .returning(table.last_seen_at),
-        execution_options={"synchronize_session": False},
+    the other. Returns when that was; None if it has said something later already."""
+    heard: datetime | None = run(
+        session,
+        _HEARD,
+        worker=worker_id,
+        named=request.incarnation,
+        number=request.number,
+        drains=request.draining,
+        usable=request.usable_gpus,
     ).scalar_one_or_none()
     if heard is not None:
         return heard
-    if session.get(table, worker_id) is None:
+    worker = session.get(schema.Worker, worker_id)
+    if worker is None:
         raise NotFound(f"worker {worker_id!r} was not found")
+    if worker.incarnation == request.incarnation:
+        return None
     raise Conflict(
         "a newer process registered under this worker's name; stop this one",
         code="stale_incarnation",
     )
 
 
-def _attempts_of(session: Session, worker_id: str) -> Sequence[Row[str, int, str, bool]]:
-    """What a worker's attempts that hold resources are, locked."""
-    table = schema.Attempt
-    return session.execute(
-        select(table.id, table.lease_token, table.state, schema.Measurement.cancel_requested)
-        .join(schema.Measurement, schema.Measurement.id == table.measurement_id)
-        .where(table.worker_id == worker_id, table.released_at.is_(None))
-        .order_by(table.id)
-        .with_for_update(key_share=True, of=table)
-    ).all()
-
-
 def _settle(db: Database, session: Session, found: _Found, until: datetime) -> None:
     """Renew leases, free what the worker says is gone, and lose what it should still have."""
     table = schema.Attempt
     if live := found.kept + found.assigned:
-        changed(session, update(table).where(table.id.in_(live)).values(lease_expires_at=until))
+        run(session, _RENEW, ids=live, until=until)
     if found.dead:
-        changed(
-            session, update(table).where(table.id.in_(found.dead)).values(released_at=db.clock())
-        )
-        post(db, session, Topic.SCHEDULE, "slots")
-    for ids, loss in ((found.gone, attempts.VANISHED), (found.unwanted, attempts.WITHDRAWN)):
-        if ids:
-            rows = session.scalars(select(table).where(table.id.in_(ids)).order_by(table.id))
-            attempts.lose(db, session, rows.all(), loss)
+        changed(session, update(table).where(table.id.in_(found.dead)).values(released_at=clock()))
+        post(session, Topic.SCHEDULE, "slots")
+    losses = {
+        **dict.fromkeys(found.gone, attempts.VANISHED),
+        **dict.fromkeys(found.unwanted, attempts.WITHDRAWN),
+        **dict.fromkeys(found.returned, attempts.STOPPING),
+    }
+    if not losses:
+        return
+    rows = session.scalars(select(table).where(table.id.in_(losses)).order_by(table.id)).all()
+    measurements.hold(session, [row.measurement_id for row in rows])  # all, before any changes
+    for loss in dict.fromkeys(losses.values()):
+        attempts.lose(db, session, [row for row in rows if losses[row.id] is loss], loss)
 
 
 def _unknown(session: Session, held: list[HeldAttempt], worker_id: str) -> list[str]:
