@@ -21,7 +21,7 @@ from tests.attacks.scoring.arena import (
     edited,
     read_shard,
 )
-from tests.attacks.scoring.conftest import Honest, Windows
+from tests.attacks.scoring.conftest import ROUNDING, Honest, Windows
 
 START = "def main(flags):\n    config, ranks, clock, data = prepare(flags)\n"
 END = "    ranks.leave()\n"
@@ -128,7 +128,7 @@ def test_the_score_stays_that_of_the_model(
     trained: Callable[[str], Outcome], honest: Honest, windows: Windows, name: str
 ) -> None:
     outcome = trained(name)
-    assert outcome.metrics == {} or outcome.loss == pytest.approx(honest.loss, abs=1e-4)
+    assert outcome.metrics == {} or outcome.loss == pytest.approx(honest.loss, abs=ROUNDING)
     assert outcome.code == "succeeded", (outcome.message, outcome.log)
     assert set(outcome.metrics) == set(honest.outcome.metrics)
     assert windows.none_in(outcome.everything_told())

@@ -13,7 +13,7 @@ import pytest
 from assay.evaluation import EvaluationOutcome
 from assay.patching import guard
 from tests.attacks.scoring.arena import Arena, Outcome, Tree, edited, peeking
-from tests.attacks.scoring.conftest import Honest
+from tests.attacks.scoring.conftest import ROUNDING, Honest
 
 WALKS = """
 import gc
@@ -113,7 +113,7 @@ def test_nothing_is_found_beside_the_question(
 ) -> None:
     outcome = asked(name)
     assert outcome.metrics is not None, outcome
-    assert outcome.metrics["val_loss"] == pytest.approx(honest.loss, abs=1e-4)
+    assert outcome.metrics["val_loss"] == pytest.approx(honest.loss, abs=ROUNDING)
     assert outcome.seconds < 80
 
 
@@ -202,6 +202,6 @@ def test_an_odd_artifact_is_refused_or_harmless(
     assert outcome.code in LEFT[name][1], (outcome.message, outcome.log)
     assert not outcome.infrastructure
     if outcome.code == "succeeded":
-        assert outcome.loss == pytest.approx(honest.loss, abs=1e-4)
+        assert outcome.loss == pytest.approx(honest.loss, abs=ROUNDING)
     assert not CANARY.exists()
     assert b"root:" not in outcome.everything_told()
