@@ -28,7 +28,9 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
         return LocalStore(tmp_path / "objects")
     faulty: FaultyS3 = request.getfixturevalue("faulty_s3")
     faulty.forget_conditions = "without" in request.param
-    return S3Store("bucket", f"below/{tmp_path.name}", faulty.url)
+    store = S3Store("bucket", f"below/{tmp_path.name}", faulty.url)
+    store.check()  # makes the bucket, whichever test comes first
+    return store
 
 
 @pytest.fixture
