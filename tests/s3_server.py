@@ -10,9 +10,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import httpx2
+
+from tests.local_server import LocalServer
 
 _ADDRESS = re.compile(r"Running on (http://127\.0\.0\.1:\d+)")
 
@@ -45,7 +47,7 @@ def s3_server() -> Iterator[str]:
         process.stderr.close()
 
 
-class FaultyS3:
+class FaultyS3(LocalServer):
     """A proxy before an S3 server.
 
     `intercept(method, path)` returns None to go on, a status to answer with, or "drop" to cut the
@@ -64,19 +66,10 @@ class FaultyS3:
         class Handler(_Handler):
             faulty = proxy
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        super().__init__(Handler)
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().close()
         self.client.close()
 
 

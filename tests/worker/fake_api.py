@@ -8,9 +8,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.local_server import LocalServer
 
 TOKEN = "test-token-0123456789"
 
@@ -32,7 +34,7 @@ class Record:
     end: dict[str, Any] | None = None
 
 
-class FakeApi:
+class FakeApi(LocalServer):
     """Assigns what `assign` was given; `intercept` may break a request before it is handled.
 
     `intercept(method, path)` returns None to go on, a status to answer with, or "drop" to cut the
@@ -58,19 +60,7 @@ class FakeApi:
         class Handler(_Handler):
             fake = api
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__init__(Handler)
 
     def assign(self, spec: dict[str, Any]) -> Record:
         """Hand an attempt to the worker with its next sync."""
