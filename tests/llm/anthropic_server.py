@@ -1,5 +1,6 @@
 """Replies in the Anthropic Messages wire format, for `http_server.serve`."""
 
+import json
 from typing import Any
 
 from tests.llm.http_server import Reply
@@ -12,6 +13,11 @@ def message(
     stop_reason: str = "end_turn",
     usage: dict[str, Any] | None = None,
 ) -> Reply:
+    """An answer, streamed to whoever asks for that.
+
+    Events: message_start, then for each block its start, (a ping after the first,) deltas and
+    stop, then message_delta and message_stop.
+    """
     content: list[dict[str, Any]] = []
     if thinking is not None:
         content.append({"type": "thinking", "thinking": thinking, "signature": "c2ln"})
@@ -27,9 +33,51 @@ def message(
         "stop_sequence": None,
         "usage": usage or {"input_tokens": 12, "output_tokens": 5},
     }
-    return Reply(200, body, {"request-id": "req_1"})
+    return Reply(200, body, {"request-id": "req_1"}, events=tuple(_events(body)))
+
+
+def event(kind: str, **data: Any) -> str:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **data}, ensure_ascii=False)}\n\n"
+
+
+def error_event(kind: str, text: str = "no") -> str:
+    return event("error", error={"type": kind, "message": text, "details": None}, request_id="r")
 
 
 def error(status: int, kind: str, text: str = "no", **headers: str) -> Reply:
     body = {"type": "error", "error": {"type": kind, "message": text}, "request_id": "req_9"}
     return Reply(status, body, {k.replace("_", "-"): v for k, v in headers.items()})
+
+
+def _events(body: dict[str, Any]) -> list[str]:
+    usage = body["usage"]
+    first = {**usage, "output_tokens": min(1, usage["output_tokens"]), "service_tier": "standard"}
+    empty = {**body, "content": [], "stop_reason": None, "usage": first}
+    events = [event("message_start", message=empty)]
+    for index, block in enumerate(body["content"]):
+        kind = block["type"]
+        start = {**block, kind: "", "signature": ""} if kind == "thinking" else block
+        start = {**block, "text": ""} if kind == "text" else start
+        events.append(event("content_block_start", index=index, content_block=start))
+        if index == 0:
+            events.append(event("ping"))
+        events += [
+            event("content_block_delta", index=index, delta=delta) for delta in _deltas(block)
+        ]
+        events.append(event("content_block_stop", index=index))
+    end = {"stop_reason": body["stop_reason"], "stop_sequence": None, "stop_details": None}
+    last = {name: count for name, count in usage.items() if isinstance(count, int)}
+    events.append(event("message_delta", delta=end, usage=last))
+    return [*events, event("message_stop")]
+
+
+def _deltas(block: dict[str, Any]) -> list[dict[str, Any]]:
+    kind = block["type"]
+    if kind == "redacted_thinking":
+        return []
+    text, half = block[kind], (len(block[kind]) + 1) // 2
+    pieces = [piece for piece in (text[:half], text[half:]) if piece]
+    deltas = [{"type": f"{kind}_delta", kind: piece} for piece in pieces]
+    if kind == "thinking":
+        deltas.append({"type": "signature_delta", "signature": block["signature"]})
+    return deltas

@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from assay.llm import Completion, Message, Model, ModelError, Prompt, RetryPolicy, Try
+from assay.llm import Completion, Message, Model, ModelError, Prompt, RetryPolicy, Try, Usage
 
 PROMPT = Prompt("Be brief.", (Message("user", "Hi."),), "the codebase")
 
@@ -16,6 +16,24 @@ class Outcome:
     error: ModelError | None = None
     pauses: list[float] = field(default_factory=list)
     tries: list[Try] = field(default_factory=list)
+
+    @property
+    def phases(self) -> list[str]:
+        return [event.phase for event in self.tries]
+
+
+@dataclass
+class RecordingGate:
+    """A gate that lets everybody in and keeps what it was told."""
+
+    entered: list[int] = field(default_factory=list)
+    left: list[tuple[ModelError | None, Usage | None]] = field(default_factory=list)
+
+    async def enter(self, tokens: int) -> None:
+        self.entered.append(tokens)
+
+    def leave(self, error: ModelError | None, usage: Usage | None) -> None:
+        self.left.append((error, usage))
 
 
 def call(make: Any, prompt: Prompt = PROMPT, **options: Any) -> Outcome:

@@ -1,8 +1,11 @@
 """Replies in OpenAI's chat completions wire format, for `http_server.serve`."""
 
+import json
 from typing import Any
 
 from tests.llm.http_server import Reply
+
+DONE = "data: [DONE]\n\n"
 
 
 def completion(
@@ -12,6 +15,10 @@ def completion(
     usage: dict[str, Any] | None = None,
     **message: Any,
 ) -> Reply:
+    """An answer, streamed to whoever asks for that.
+
+    Events: the role, two halves of each text, the reason of the end, the usage, [DONE].
+    """
     body = {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -26,9 +33,36 @@ def completion(
         ],
         "usage": usage or {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17},
     }
-    return Reply(200, body, {"x-request-id": "req_1"})
+    return Reply(200, body, {"x-request-id": "req_1"}, events=tuple(_events(body)))
+
+
+def event(data: dict[str, Any]) -> str:
+    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
+
+
+def error_event(kind: str, text: str = "no", code: Any = None) -> str:
+    return event({"error": {"message": text, "type": kind, "param": None, "code": code}})
 
 
 def error(status: int, text: str = "no", **headers: str) -> Reply:
     body = {"error": {"message": text, "type": "x", "code": None}}
     return Reply(status, body, {k.replace("_", "-"): v for k, v in headers.items()})
+
+
+def _events(body: dict[str, Any]) -> list[str]:
+    (choice,) = body["choices"]
+    deltas = [{"role": "assistant", "content": "", "refusal": None}]
+    for part in ("reasoning", "reasoning_content", "content", "refusal"):
+        text = choice["message"].get(part) or ""
+        half = (len(text) + 1) // 2
+        deltas += [{part: piece} for piece in (text[:half], text[half:]) if piece]
+    events = [_chunk(body, delta, None) for delta in deltas]
+    events.append(_chunk(body, {}, choice["finish_reason"]))
+    last = {**body, "object": "chat.completion.chunk", "choices": []}
+    return [*events, event(last), DONE]
+
+
+def _chunk(body: dict[str, Any], delta: dict[str, Any], reason: str | None) -> str:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+    chunk = {**body, "object": "chat.completion.chunk", "choices": [choice], "usage": None}
+    return event(chunk)

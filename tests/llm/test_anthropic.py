@@ -13,7 +13,7 @@ from assay.llm import (
     Usage,
 )
 from assay.llm.anthropic import AnthropicModel
-from tests.llm.anthropic_server import error, message
+from tests.llm.anthropic_server import error, event, message
 from tests.llm.calls import call
 from tests.llm.http_server import Reply, serve
 
@@ -45,11 +45,12 @@ def test_success_and_what_was_sent():
             ],
         }
     ]
+    assert sent["stream"] is True
     assert "temperature" not in sent
     assert script.paths == ["/v1/messages"]
     assert script.headers[0]["authorization"] == "Bearer sk-test"
     assert script.headers[0]["x-api-key"] == "sk-test"
-    assert [event.phase for event in outcome.tries] == ["started", "returned"]
+    assert [event.phase for event in outcome.tries] == ["started", "answering", "returned"]
 
 
 def test_thinking_is_kept_apart():
@@ -92,7 +93,7 @@ def test_rate_limit_waits_as_told():
     first = outcome.tries[1]
     assert (first.number, first.phase, first.wait_s) == (1, "failed", outcome.pauses[0])
     assert isinstance(first.error, RateLimited)
-    assert [event.number for event in outcome.tries] == [1, 1, 2, 2]
+    assert [event.number for event in outcome.tries] == [1, 1, 2, 2, 2]
 
 
 def test_a_long_retry_after_is_left_to_the_caller():
@@ -214,3 +215,48 @@ def test_keys():
         env = {"ANTHROPIC_BASE_URL": script.url, **ENV}
         outcome = call(lambda p: AnthropicModel(name, env, policy=p))
     assert outcome.completion.text == "Hello."
+
+
+def streamed(*events):
+    return Reply(200, events=events)
+
+
+def test_events_of_the_future_are_passed_over():
+    whole = message("42", thinking="6 * 7")
+    odd = (
+        event(
+            "content_block_start", index=7, content_block={"type": "server_tool_use", "id": "x"}
+        ),
+        event("content_block_delta", index=7, delta={"type": "input_json_delta", "x": "{"}),
+        event("what_is_this", value=1),
+        ": a comment\n\n",
+    )
+    with serve(streamed(*whole.events[:-2], *odd, *whole.events[-2:])) as script:
+        done = ask(script).completion
+    assert (done.text, done.thinking) == ("42", "6 * 7")
+
+
+def test_without_its_last_event_an_answer_is_broken_off_but_its_usage_is_known():
+    whole = message(stop_reason="end_turn")
+    with serve(whole.until(len(whole.events) - 1, "end"), whole) as script:
+        outcome = ask(script)
+    assert outcome.completion.text == "Hello."
+    assert isinstance(outcome.tries[2].error, ProviderUnavailable)
+    assert outcome.tries[2].usage == Usage(12, 5)
+
+
+def test_the_last_word_on_usage_counts_but_zeros_for_the_input_do_not():
+    first = {"input_tokens": 10, "cache_read_input_tokens": 900, "output_tokens": 4}
+    last = {"input_tokens": 0, "cache_read_input_tokens": 950, "output_tokens": 3}
+    whole = list(message(usage=first).events)
+    end = {"stop_reason": "end_turn", "stop_sequence": None}
+    whole[-2] = event("message_delta", delta=end, usage=last)
+    with serve(streamed(*whole)) as script:
+        assert ask(script).completion.usage == Usage(10, 3, 950)
+
+
+def test_gateways_that_report_no_usage_get_an_estimate():
+    whole = message("x" * 50, thinking="y" * 4, usage={"output_tokens": 0})
+    with serve(whole, whole.plain()) as script:
+        for _ in range(2):
+            assert ask(script).completion.usage == Usage(6, 14, estimated=True)

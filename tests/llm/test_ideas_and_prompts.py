@@ -19,6 +19,7 @@ from assay.llm import (
     prompts,
     read_idea,
 )
+from assay.llm.executors import Limits
 
 TWO = [IdeaText("Warm up longer.", "In `train.py`, set warmup to 9."), IdeaText("B", "c\n\nd")]
 
@@ -126,7 +127,7 @@ class Echo:
 
 
 def test_model_executor_asks_the_model():
-    executor = ModelExecutor(Echo(), max_tokens=77)
+    executor = ModelExecutor(Echo(), Limits(max_tokens=77))
     assert executor.name == "openai:echo"
     done = asyncio.run(executor.implement(request()))
     assert done.text == f"{implement_prompt(request()).characters} 77"

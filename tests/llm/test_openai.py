@@ -6,7 +6,7 @@ from assay.llm import BadRequest, MissingKey, ModelName, ProviderUnavailable, Ra
 from assay.llm.openai import OpenAIModel
 from tests.llm.calls import call
 from tests.llm.http_server import Reply, serve
-from tests.llm.openai_server import completion, error
+from tests.llm.openai_server import completion, error, error_event, event
 
 
 def ask(script, model="qwen3", **options):
@@ -28,6 +28,8 @@ def test_success_and_what_was_sent():
         ],
         "max_tokens": 100,
         "temperature": 0.5,
+        "stream": True,
+        "stream_options": {"include_usage": True},
     }
 
 
@@ -38,7 +40,10 @@ def test_success_and_what_was_sent():
         (completion("", finish_reason="content_filter"), "", "", "refused"),
         (completion(None, refusal="I will not."), "I will not.", "", "refused"),
         (completion("42", reasoning_content="6 * 7"), "42", "6 * 7", "end"),
+        (completion("42", reasoning="6 * 7"), "42", "6 * 7", "end"),
+        (completion("42", reasoning_content="6 * 7", reasoning="6 * 7"), "42", "6 * 7", "end"),
         (completion("<think>6 * 7</think>\n\n42"), "42", "6 * 7", "end"),
+        (completion("<think>6 *", finish_reason="length"), "", "6 *", "truncated"),
     ],
 )
 def test_answers(reply, text, thinking, stop):
@@ -85,3 +90,63 @@ def test_bad_requests_are_not():
 def test_the_key_is_asked_for_early():
     with pytest.raises(MissingKey, match="OPENAI_API_KEY"):
         OpenAIModel(ModelName.parse("openai:gpt-5"), {})
+
+
+def without_usage(reply):
+    body = {name: value for name, value in reply.body.items() if name != "usage"}
+    events = [text for text in reply.events if '"usage": {' not in text]
+    return Reply(200, body, events=tuple(events))
+
+
+def test_small_servers_may_leave_out_the_usage_and_the_end():
+    whole = without_usage(completion("x" * 50, reasoning_content="yyyy"))
+    endless = whole.until(len(whole.events) - 1, "end")
+    broken = whole.until(len(whole.events) - 1, "close")
+    replies = (whole, whole.plain(), endless, broken)
+    with serve(*replies) as script:
+        for _ in replies:
+            done = ask(script).completion
+            assert (done.text, done.thinking) == ("x" * 50, "yyyy")
+            assert done.usage == Usage(6, 14, estimated=True)
+
+
+def test_openai_itself_may_not():
+    def make(policy):
+        model = OpenAIModel(ModelName.parse(f"openai:m@{script.url}/v1"), {}, policy=policy)
+        model._own_server = False
+        return model
+
+    whole = without_usage(completion("x" * 50))
+    with serve(whole, completion(), whole.plain(), completion()) as script:
+        streamed, plain = call(make), call(make)
+    assert streamed.completion.usage == Usage(12, 5)
+    assert streamed.tries[2].usage == Usage(6, 13, estimated=True)
+    assert isinstance(plain.tries[1].error, ProviderUnavailable)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (error_event("tokens", code="rate_limit_exceeded"), RateLimited),
+        (error_event("TooMany", code=429), RateLimited),
+        (error_event("BadRequestError", code=400), BadRequest),
+        (error_event("ServerError", code=502), ProviderUnavailable),
+        (event({"error": "out of memory"}), ProviderUnavailable),
+    ],
+)
+def test_error_events_have_several_forms(text, kind):
+    with serve(completion("x" * 50).put(3, text), completion()) as script:
+        outcome = ask(script)
+    failed = outcome.tries[2]
+    assert type(failed.error) is kind
+    assert failed.usage == Usage(6, 13, estimated=True)
+
+
+def test_chunks_may_report_the_usage_so_far():
+    chunks = list(completion("x" * 50).events)
+    first = chunks[1].replace(
+        '"usage": null', '"usage": {"prompt_tokens": 9, "completion_tokens": 20}'
+    )
+    with serve(Reply(200, events=(chunks[0], first)), completion()) as script:
+        outcome = ask(script)
+    assert outcome.tries[2].usage == Usage(9, 20, estimated=True)

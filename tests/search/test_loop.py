@@ -239,10 +239,10 @@ class Priced(OfflineIdeator):
         self, request: IdeationRequest, *, on_try: OnTry | None = None
     ) -> list[ProposedIdea]:
         assert on_try is not None
-        await on_try(Try(1, "started"))
+        await on_try(Try("call_1", 1, "started"))
         usage = Usage(input_tokens=100_000)  # 5 USD per million
         answer = Completion("", "", "end", usage, "claude-opus-4-5")
-        await on_try(Try(1, "returned", answer))
+        await on_try(Try("call_1", 1, "returned", answer))
         return await super().propose(request)
 
 
@@ -324,8 +324,8 @@ def test_a_ledger_stops_between_two_calls_of_one_question() -> None:
     answer = Completion("", "", "end", Usage(input_tokens=100_000), "claude-opus-4-5")
 
     async def call() -> None:
-        await ledger.on_try(Try(1, "started"))
-        await ledger.on_try(Try(1, "returned", answer))
+        await ledger.on_try(Try("call_1", 1, "started"))
+        await ledger.on_try(Try("call_1", 1, "returned", answer))
 
     for _ in range(2):
         asyncio.run(call())
@@ -334,5 +334,5 @@ def test_a_ledger_stops_between_two_calls_of_one_question() -> None:
         asyncio.run(call())
     offline = Ledger("offline:knobs")
     offline.limit(Decimal(0))
-    asyncio.run(offline.on_try(Try(1, "started")))
+    asyncio.run(offline.on_try(Try("call_1", 1, "started")))
     assert offline.spent == 0

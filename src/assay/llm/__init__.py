@@ -16,6 +16,7 @@ from assay.llm.ideation import (
 from assay.llm.interface import (
     BadRequest,
     Completion,
+    Gate,
     Message,
     MissingKey,
     MissingPackage,
@@ -41,6 +42,7 @@ __all__ = [
     "Completion",
     "Estimate",
     "Executor",
+    "Gate",
     "IdeaText",
     "IdeationRequest",
     "Ideator",

@@ -3,24 +3,25 @@
 import json
 import re
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from typing import Any, Literal
 
 import anthropic
+import httpx2
 from anthropic.types import MessageParam, TextBlockParam
 
 from assay.llm.interface import (
     BadRequest,
     Completion,
     MissingKey,
-    ModelError,
     Prompt,
     ProviderUnavailable,
     Stop,
     Usage,
 )
 from assay.llm.names import ModelName
-from assay.llm.provider import ProviderModel
-from assay.llm.retry import RetryPolicy, status_error
+from assay.llm.provider import Answer, ProviderModel, Question
+from assay.llm.retry import Progress, RetryPolicy, event_error, status_error
 
 KEY = "ANTHROPIC_API_KEY"
 _ADDRESS = "https://api.anthropic.com"
@@ -42,6 +43,9 @@ class AnthropicModel(ProviderModel[anthropic.AsyncAnthropic]):
     later) to show a summary of it; otherwise their default holds.
     """
 
+    request_id_header = "request-id"
+    who = "Anthropic"
+
     def __init__(
         self,
         name: ModelName,
@@ -49,13 +53,15 @@ class AnthropicModel(ProviderModel[anthropic.AsyncAnthropic]):
         *,
         thinking: Thinking = "default",
         policy: RetryPolicy | None = None,
+        idle_s: float = 120.0,
     ) -> None:
         """Raises MissingKey unless the key is set; a server named by address may need none."""
-        super().__init__(name, policy)
+        super().__init__(name, policy, idle_s)
         address = name.base_url or env.get("ANTHROPIC_BASE_URL") or None
         key = env.get(KEY, "")
         if not key and address is None:
             raise MissingKey(name, KEY)
+        self._own_server = address is not None
         self._address = address or _ADDRESS
         self._key = key or "none"
         # Gateways built for the older API version read the key from this header.
@@ -70,31 +76,35 @@ class AnthropicModel(ProviderModel[anthropic.AsyncAnthropic]):
             default_headers=self._headers,
         )
 
-    async def _once(
-        self, prompt: Prompt, max_tokens: int, temperature: float | None, timeout_s: float
-    ) -> Completion:
-        headers, body = self._options(temperature)
+    async def _send(
+        self, question: Question, headers: dict[str, str], stack: AsyncExitStack
+    ) -> httpx2.Response:
+        version, body = self._options(question.temperature)
+        request = self._open().messages.with_streaming_response.create(
+            model=self._name.model,
+            max_tokens=question.max_tokens,
+            system=question.prompt.system or anthropic.omit,
+            messages=_messages(question.prompt),
+            stream=True,
+            timeout=question.timeout_s,
+            extra_headers={**version, **headers},
+            extra_body=body,
+        )
         try:
-            answer = await self._open().messages.with_raw_response.create(
-                model=self._name.model,
-                max_tokens=max_tokens,
-                system=prompt.system or anthropic.omit,
-                messages=_messages(prompt),
-                timeout=timeout_s,
-                extra_headers=headers,
-                extra_body=body,
-            )
-            text = await answer.text()
+            return (await stack.enter_async_context(request)).http_response
         except anthropic.APIStatusError as error:
             message = error.api_message or str(error)
             raise status_error(
                 "Anthropic", error.status_code, message, error.response.headers, KEY
             ) from error
-        except anthropic.APIConnectionError as error:
+        except (anthropic.APIConnectionError, httpx2.HTTPError) as error:
             raise ProviderUnavailable(f"Anthropic cannot be reached: {error}") from error
         except anthropic.AnthropicError as error:
-            raise BadRequest(f"Anthropic's SDK refused the request: {error}") from error
-        return _completion(text, self._name.model, answer.headers.get("request-id"))
+            refused = f"Anthropic's SDK refused the request: {error}"
+            raise BadRequest(refused, usage=Usage()) from error
+
+    def _answer(self, question: Question, progress: Progress) -> Answer:
+        return _Answer(question, progress, self._name.model, self._own_server)
 
     def _options(self, temperature: float | None) -> tuple[dict[str, str], dict[str, Any]]:
         version = _version(self._name.model)
@@ -132,19 +142,90 @@ def _messages(prompt: Prompt) -> list[MessageParam]:
     return messages
 
 
-def _completion(body: str, model: str, request_id: str | None) -> Completion:
-    try:
-        data = json.loads(body)
+class _Answer(Answer):
+    """Puts the events together to the message that the API answers when it does not stream."""
+
+    def __init__(self, question: Question, progress: Progress, model: str, own: bool) -> None:
+        super().__init__(question, progress)
+        self._model = model
+        self._own_server = own
+        self._blocks: dict[int, tuple[str, list[str]]] = {}  # type, and the text in pieces
+        self._stop_reason: str | None = None
+        self._usage: dict[str, Any] = {}
+
+    def take(self, data: str) -> bool:
+        event = json.loads(data)
+        kind = event["type"]
+        if kind == "message_start":
+            self._model = event["message"].get("model") or self._model
+            self._reported(event["message"].get("usage") or {})
+        elif kind == "content_block_start":
+            block = event["content_block"]
+            self._blocks[event["index"]] = (block["type"], [])
+            self._extend(event["index"], block)
+            return True
+        elif kind == "content_block_delta":
+            self._extend(event["index"], event["delta"])
+            return True
+        elif kind == "message_delta":
+            self._stop_reason = event["delta"].get("stop_reason") or self._stop_reason
+            self._reported(event.get("usage") or {})
+            told = "output_tokens" in (event.get("usage") or {}) and "input_tokens" in self._usage
+            self.progress.final = told and self._stop_reason is not None
+        elif kind == "message_stop":
+            self.ended = True
+        elif kind == "error":
+            error = event["error"]
+            usage = self.progress.so_far() if self.started else Usage()
+            raise event_error("Anthropic", error["type"], str(error.get("message")), usage)
+        return False  # pings, ends of blocks, and kinds of the future
+
+    def complete(self) -> bool:
+        return self.ended and self._stop_reason is not None
+
+    def completion(self, request_id: str | None) -> Completion:
+        message = {
+            "content": [
+                {"type": kind, kind: "".join(pieces)}
+                for _, (kind, pieces) in sorted(self._blocks.items())
+            ],
+            "stop_reason": self._stop_reason,
+            "usage": self._usage,
+            "model": self._model,
+        }
+        return self.whole(message, request_id)
+
+    def whole(self, data: Any, request_id: str | None) -> Completion:
         blocks = data["content"]
         text = "".join(block["text"] for block in blocks if block["type"] == "text")
         thinking = "\n\n".join(
             block["thinking"] for block in blocks if block["type"] == "thinking"
         )
-        usage = _usage(data["usage"])
         stop = _STOPS.get(data["stop_reason"], "end")
-        return Completion(text, thinking, stop, usage, data.get("model") or model, request_id)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _unreadable(error) from error
+        if self._own_server and "input_tokens" not in (data.get("usage") or {}):
+            usage = self.estimate(text, thinking)
+        else:
+            usage = _usage(data["usage"])
+        return Completion(
+            text, thinking, stop, usage, data.get("model") or self._model, request_id
+        )
+
+    def _extend(self, index: int, piece: Mapping[str, Any]) -> None:
+        """Add to a block; signatures, citations and the like are not kept."""
+        kind, pieces = self._blocks[index]
+        if text := piece.get(kind):
+            pieces.append(text)
+            self.progress.characters += len(text)
+
+    def _reported(self, usage: Mapping[str, Any]) -> None:
+        """The last word on each kind of token counts; some gateways repeat the input as zeros."""
+        for name, count in usage.items():
+            if count or (name == "output_tokens" and count is not None):
+                self._usage[name] = count
+            else:
+                self._usage.setdefault(name, count)
+        if "input_tokens" in self._usage:
+            self.progress.usage = _usage({"output_tokens": 0, **self._usage})
 
 
 def _usage(data: Mapping[str, Any]) -> Usage:
@@ -153,10 +234,4 @@ def _usage(data: Mapping[str, Any]) -> Usage:
         output_tokens=int(data["output_tokens"]),
         cached_input_tokens=int(data.get("cache_read_input_tokens") or 0),
         cache_write_tokens=int(data.get("cache_creation_input_tokens") or 0),
-    )
-
-
-def _unreadable(error: Exception) -> ModelError:
-    return ProviderUnavailable(
-        f"Anthropic's answer cannot be read: {type(error).__name__}: {error}"
     )

@@ -4,7 +4,8 @@ ModelError
 ├── MissingKey            no key in the environment
 ├── MissingPackage        the provider's SDK is not installed
 ├── RateLimited           429; retryable
-├── ProviderUnavailable   no connection, time out, 408/409/5xx, unreadable answer; retryable
+├── ProviderUnavailable   no connection, time out, 408/409/5xx, an answer that cannot be read,
+│                         breaks off or stalls; retryable
 └── BadRequest            every other refusal of the request
 """
 
@@ -44,12 +45,16 @@ class Usage:
 
     `input_tokens` were read at the full price, `cached_input_tokens` came from the provider's
     cache, `cache_write_tokens` were read and put there. Thinking counts as output.
+
+    `estimated`: counted here, four characters to a token, because the provider did not get to
+    report it (or never does).
     """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_input_tokens: int = 0
     cache_write_tokens: int = 0
+    estimated: bool = False
 
     @property
     def all_input_tokens(self) -> int:
@@ -72,14 +77,24 @@ class Completion:
 
 
 class ModelError(Exception):
-    """A call failed. `retryable`: it may succeed later, after `retry_after_s` if that is known."""
+    """A call failed. `retryable`: it may succeed later, after `retry_after_s` if that is known.
+
+    `usage` is what the last try may be billed for: zeros where the provider answered with an
+    error instead, an estimate where the answer broke off, None where nothing is known.
+    """
 
     def __init__(
-        self, message: str, *, retryable: bool = False, retry_after_s: float | None = None
+        self,
+        message: str,
+        *,
+        retryable: bool = False,
+        retry_after_s: float | None = None,
+        usage: Usage | None = None,
     ) -> None:
         super().__init__(message)
         self.retryable = retryable
         self.retry_after_s = retry_after_s
+        self.usage = usage
 
 
 class MissingKey(ModelError):
@@ -103,15 +118,19 @@ class MissingPackage(ModelError):
 class RateLimited(ModelError):
     """The provider asks to slow down."""
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
-        super().__init__(message, retryable=True, retry_after_s=retry_after_s)
+    def __init__(
+        self, message: str, *, retry_after_s: float | None = None, usage: Usage | None = None
+    ) -> None:
+        super().__init__(message, retryable=True, retry_after_s=retry_after_s, usage=usage)
 
 
 class ProviderUnavailable(ModelError):
     """The provider cannot be reached, is overloaded, or answered something unreadable."""
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
-        super().__init__(message, retryable=True, retry_after_s=retry_after_s)
+    def __init__(
+        self, message: str, *, retry_after_s: float | None = None, usage: Usage | None = None
+    ) -> None:
+        super().__init__(message, retryable=True, retry_after_s=retry_after_s, usage=usage)
 
 
 class BadRequest(ModelError):
@@ -120,20 +139,49 @@ class BadRequest(ModelError):
 
 @dataclass(frozen=True)
 class Try:
-    """One event of a call, for a ledger: every try is reported before it is made and after it.
+    """One event of a try, for a ledger. The events of one try have the same `id`, in this order:
 
-    A `started` without a later event with the same `number` was cancelled or died on the way: it
-    may have been billed. `wait_s` is the pause before the next try, None when there is none.
+    started     before the request is sent; it carries `id` in the header X-Client-Request-Id
+    answering   at the first piece of the answer: the provider has read the prompt, so that its
+                cache holds it; not reported for an answer without content
+    returned    with `completion`
+    failed      with `error`; `wait_s` is the pause before the next try, None when there is none
+    cancelled   the task was cancelled meanwhile; the connection is closed
+
+    The last three end a try, and have its `usage`: None where nothing is known. A try that was
+    started and never ended died on the way: it may be billed.
     """
 
-    number: int  # from 1
-    phase: Literal["started", "returned", "failed"]
+    id: str
+    number: int  # from 1, in one call
+    phase: Literal["started", "answering", "returned", "failed", "cancelled"]
     completion: Completion | None = None
     error: ModelError | None = None
     wait_s: float | None = None
+    usage: Usage | None = None
+    seconds: float = 0.0  # since it started
 
 
 OnTry = Callable[[Try], Awaitable[None]]
+
+
+class Gate(Protocol):
+    """Decides who may ask when. Every try takes a slot; pauses between tries hold none."""
+
+    async def enter(self, tokens: int) -> None:
+        """Wait for a slot for a prompt of about `tokens`: its characters divided by four.
+
+        An exception, or a cancellation, means that no slot was taken.
+        """
+        ...
+
+    def leave(self, error: ModelError | None, usage: Usage | None) -> None:
+        """Give the slot back: once for every `enter` that returned, before the try is reported.
+
+        `error` is how the try failed. It is None when it returned, and also when it was cancelled
+        or `on_try` raised; `usage` is as in `Try.usage`.
+        """
+        ...
 
 
 class Model(Protocol):
@@ -150,14 +198,17 @@ class Model(Protocol):
         temperature: float | None = None,
         timeout_s: float = 600.0,
         on_try: OnTry | None = None,
+        gate: Gate | None = None,
     ) -> Completion:
         """Ask once, trying again where that may help.
 
         `max_tokens` bounds the output, thinking included; `temperature` None leaves it to the
-        provider, and it is not sent to models that refuse it; `timeout_s` holds for each try.
+        provider, and it is not sent to models that refuse it; `timeout_s` holds for each try,
+        from when `gate` let it in.
 
         Raises ModelError: one of the classes above. An exception of `on_try` goes through, so that
-        a call that cannot be recorded is not made.
+        a call that cannot be recorded is not made. A cancellation closes the connection, so that
+        the provider stops; a report of how a try ended completes though the task is cancelled.
         """
         ...
 
