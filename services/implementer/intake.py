@@ -37,8 +37,8 @@ class Lease:
 def prefix_of(context: Context, lease: Lease) -> str:
     """Where an attempt's files lie. Raises NotFound, Forbidden or Fenced."""
     with context.db.read() as session:
-        measurement, _ = attempts.subject(session, lease.attempt, lease.worker, lease.token)
-    return attempt_prefix(measurement, lease.attempt, lease.token)
+        found = attempts.subject(session, lease.attempt, lease.worker, lease.token)
+    return attempt_prefix(found.measurement, lease.attempt, lease.token)
 
 
 def live_prefix(context: Context, lease: Lease) -> str:

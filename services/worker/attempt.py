@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,7 @@ from assay.evaluation import (
     evaluate_in_child,
 )
 from assay.evaluation.artifact import CURVE_FILE
-from assay.evaluation.checkpoints import Checkpoint
-from assay.sandbox import Handle, SandboxError, discard_kept_container
+from assay.sandbox import Exit, Handle, SandboxError, discard_kept_container
 from services.worker import collect, source
 from services.worker.api import ApiRefused
 from services.worker.assignment import Assignment, StopReason
@@ -38,12 +38,13 @@ from services.worker.failures import (
 from services.worker.gpus import NO_GPUS, GpuLease
 from services.worker.host import Host
 from services.worker.journal import SOURCE, Journal, Phase, new_notes
-from services.worker.provenance import facts_of
+from services.worker.provenance import facts_of, held_out_facts
 from services.worker.reporter import Reporter
 from services.worker.sampler import Sampler
-from services.worker.scoring import Scoring
+from services.worker.scoring import Scoring, evaluation_request
+from services.worker.smoke import SmokeWatch, smoke_seconds
 from services.worker.telemetry import Telemetry
-from services.worker.training import Training, failure_of, limits_of, start_and_wait
+from services.worker.training import Training, failure_of, start_and_wait
 from services.worker.workspace import (
     Workspace,
     clear_workspace,
@@ -189,22 +190,25 @@ class _Attempt:
         self._facts |= {"evaluator": bundle.evaluator, "threads": profile.cpus}
         host.check(spec)
         data = host.bundles.data(bundle, spec.profile)
-        self._facts["held_out_key"] = bool(host.settings.held_out_key.get_secret_value())
-        self._facts["held_out"] = host.bundles.fingerprint(data / "search")
-        self._facts["sealed"] = host.bundles.fingerprint(data / "sealed")
+        seconds = smoke_seconds(spec, bundle)
+        self._facts |= held_out_facts(host, data) if seconds is None else {}
         config = profile.config | {"budget": profile.budget.model_dump(exclude_none=True)}
         space, journal = self._open(stack, bundle, profile, config)
         self._start_reporter(space, stack, journal.notes.began)
         argv = bundle.environment.manifest.entry_points.train
         gpus = self._gpus
-        training = Training(spec, profile, argv, data / "train", gpus.uuids, gpus.locks)
+        training = Training(spec, profile, argv, data / "train", gpus.uuids, gpus.locks, seconds)
+        if seconds is not None:
+            return self._smoke(training, seconds, space, journal)
         if journal.notes.phase is Phase.PREPARED:
             self._train(training, space, journal)
         found = self._scan(space, profile)
         checkpoints = tuple(journal.notes.checkpoints)
         if journal.notes.phase is Phase.SCORED:  # only the upload and the report are missing
             return self._succeeded(space, found, journal)
-        request = self._request(bundle, training, space, config, checkpoints)
+        request = evaluation_request(
+            host, bundle, training, space, config, checkpoints, int(self._facts["evaluation_seed"])
+        )
         space.write_pristine(self._codebase(bundle, space))
         scoring = self._scoring(bundle, space)
         try:
@@ -286,9 +290,27 @@ class _Attempt:
         stack.callback(self._reporter.stop)
         self._reporter.start()
 
+    def _smoke(
+        self, training: Training, seconds: float, space: Workspace, journal: Journal
+    ) -> End:
+        """See the training start. One that was adopted after it had passed is ended with what is
+        left of the attempt."""
+        if journal.notes.phase is not Phase.PREPARED:
+            return End("succeeded")
+        # Noted before the kill: a program that was killed tells nobody that it had passed.
+        noted = partial(journal.note, phase=Phase.TRAINED)
+        watch = SmokeWatch(space.out_descriptor, seconds, noted)
+        try:
+            end = self._run_training(training, space, watch.start)
+        finally:
+            watch.stop()
+        self._facts["passed"] = watch.passed(end)
+        if self._facts["passed"] is None:
+            self._raise_failure(end, training, space)
+        return End("succeeded")
+
     def _train(self, training: Training, space: Workspace, journal: Journal) -> None:
         """Train to a good end, or go on with a training; the journal gets the checkpoints."""
-        host, cancel = self._host, self._assignment.cancel
         since = journal.notes.training_began
         if since is None:
             since = time.monotonic()
@@ -296,23 +318,36 @@ class _Attempt:
         watch = CheckpointWatch(
             space.out_descriptor,
             training.profile.disk_bytes,
-            cancel,
+            self._assignment.cancel,
             known=journal.notes.checkpoints,
             on_new=journal.add_checkpoint,
         )
         watch.start(since)
         try:
-            end = start_and_wait(
-                host.sandbox,
-                training,
-                space,
-                host.settings,
-                cancel,
-                adopt=self._adopted,
-                on_start=self._watch_over,
-            )
+            end = self._run_training(training, space, lambda _: None)
         finally:
             checkpoints = watch.stop()
+        self._raise_failure(end, training, space)
+        self._note(journal, phase=Phase.TRAINED, checkpoints=list(checkpoints))
+
+    def _run_training(
+        self, training: Training, space: Workspace, on_start: Callable[[Handle], object]
+    ) -> Exit:
+        """Start the training, or go on with it, and wait until nothing of it runs any more."""
+
+        def started(handle: Handle) -> None:
+            self._watch_over(handle)
+            on_start(handle)
+
+        end = start_and_wait(
+            self._host.sandbox,
+            training,
+            space,
+            self._host.settings,
+            self._assignment.cancel,
+            adopt=self._adopted,
+            on_start=started,
+        )
         self._started = True
         self._seconds += end.wall_seconds
         self._facts |= {
@@ -320,12 +355,14 @@ class _Attempt:
             "train_cpu_seconds": end.cpu_seconds,
             "peak_memory_bytes": end.peak_memory_bytes,
         }
+        return end
+
+    def _raise_failure(self, end: Exit, training: Training, space: Workspace) -> None:
         if end.reason == "cancelled":
             raise Cancelled
         body = failure_of(end, training, space)
         if body is not None:
             raise AttemptFailed(body)
-        self._note(journal, phase=Phase.TRAINED, checkpoints=list(checkpoints))
 
     def _watch_over(self, handle: Handle) -> None:
         self._settled = True
@@ -349,39 +386,6 @@ class _Attempt:
             message = "training ended well but left nothing in $ASSAY_OUT"
             raise AttemptFailed(failure(FailureStage.TRAIN, "no_artifact", message))
         return found
-
-    def _request(
-        self,
-        bundle: CachedBundle,
-        training: Training,
-        space: Workspace,
-        config: dict[str, Any],
-        checkpoints: tuple[Checkpoint, ...],
-    ) -> EvaluationRequest:
-        host, manifest = self._host, bundle.environment.manifest
-        limits = limits_of(training, host.settings)
-        seconds = training.profile.budget.evaluation_seconds
-        return EvaluationRequest(
-            environment_dir=bundle.folder,
-            config=config,
-            predict=manifest.entry_points.predict,
-            codebase_dir=space.pristine,
-            artifact_dir=space.out,
-            held_out=training.data.parent / "search",
-            sealed=training.data.parent / "sealed",
-            checkpoints=checkpoints,
-            seed=int(self._facts["evaluation_seed"]),
-            secret=host.settings.held_out_key.get_secret_value(),
-            shown_seed=self._spec.seed,
-            metric_name=manifest.metric.name,
-            sandbox=dataclasses.replace(host.sandbox_settings, scratch=space.folder),
-            limits=dataclasses.replace(limits, wall_seconds=seconds, cpu_seconds=None),
-            seconds=seconds,
-            profile=self._spec.profile,
-            hardware_class=host.hardware_class,
-            threads=training.profile.cpus,
-            gpus=training.gpus,
-        )
 
     def _scoring(self, bundle: CachedBundle, space: Workspace) -> Scoring:
         rule = self._spec.rescore

@@ -29,7 +29,7 @@ class Phase(StrEnum):
     """How far the attempt is; what is after it may have been begun."""
 
     PREPARED = "prepared"  # the workspace is there; the training may have been started
-    TRAINED = "trained"  # the training ended well
+    TRAINED = "trained"  # the training ended well; a smoke has passed and is to be ended
     SCORED = "scored"  # the evaluation gave metrics
 
 

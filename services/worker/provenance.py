@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from assay.contracts.worker import AttemptSpec
@@ -30,4 +31,13 @@ def facts_of(host: Host, spec: AttemptSpec) -> dict[str, Any]:
         "numpy": host.info["numpy"],
         "worker": host.settings.name,
         "host": host.info["host"],
+    }
+
+
+def held_out_facts(host: Host, data: Path) -> dict[str, Any]:
+    """What the number is scored on: hashes of the prepared splits."""
+    return {
+        "held_out_key": bool(host.settings.held_out_key.get_secret_value()),
+        "held_out": host.bundles.fingerprint(data / "search"),
+        "sealed": host.bundles.fingerprint(data / "sealed"),
     }

@@ -13,6 +13,8 @@ from assay.domain.hashing import derive_seed
 from assay.domain.rescore import Rescore, agrees
 from assay.domain.states import FailureStage
 from assay.evaluation import EvaluationOutcome, EvaluationRequest
+from assay.evaluation.checkpoints import Checkpoint
+from services.worker.cache import CachedBundle
 from services.worker.failures import (
     AttemptFailed,
     failure,
@@ -20,6 +22,9 @@ from services.worker.failures import (
     infrastructure,
     score_failure,
 )
+from services.worker.host import Host
+from services.worker.training import Training, limits_of
+from services.worker.workspace import Workspace
 
 _log = logging.getLogger(__name__)
 
@@ -91,3 +96,39 @@ class Scoring:
                 "these differ by more than the evaluation's own error, so neither counts"
             )
             raise AttemptFailed(failure(FailureStage.GUARD, "not_confirmed", message))
+
+
+def evaluation_request(
+    host: Host,
+    bundle: CachedBundle,
+    training: Training,
+    space: Workspace,
+    config: dict[str, Any],
+    checkpoints: tuple[Checkpoint, ...],
+    seed: int,
+) -> EvaluationRequest:
+    """How to score what a training left; `seed` is the evaluation's own."""
+    manifest, spec = bundle.environment.manifest, training.spec
+    limits = limits_of(training, host.settings)
+    seconds = training.profile.budget.evaluation_seconds
+    return EvaluationRequest(
+        environment_dir=bundle.folder,
+        config=config,
+        predict=manifest.entry_points.predict,
+        codebase_dir=space.pristine,
+        artifact_dir=space.out,
+        held_out=training.data.parent / "search",
+        sealed=training.data.parent / "sealed",
+        checkpoints=checkpoints,
+        seed=seed,
+        secret=host.settings.held_out_key.get_secret_value(),
+        shown_seed=spec.seed,
+        metric_name=manifest.metric.name,
+        sandbox=dataclasses.replace(host.sandbox_settings, scratch=space.folder),
+        limits=dataclasses.replace(limits, wall_seconds=seconds, cpu_seconds=None),
+        seconds=seconds,
+        profile=spec.profile,
+        hardware_class=host.hardware_class,
+        threads=training.profile.cpus,
+        gpus=training.gpus,
+    )

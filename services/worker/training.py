@@ -24,7 +24,8 @@ _ROOT = "/assay"
 @dataclass(frozen=True)
 class Training:
     """What to train: `data` is the prepared `train/` split, `argv` the entry point, `gpus` the
-    UUIDs of the devices it has, `locks` the descriptors that keep others from them."""
+    UUIDs of the devices it has, `locks` the descriptors that keep others from them. A smoke ends
+    after `smoke_seconds`, of which the codebase is not told."""
 
     spec: AttemptSpec
     profile: Profile
@@ -32,13 +33,14 @@ class Training:
     data: Path
     gpus: tuple[str, ...] = ()
     locks: tuple[int, ...] = ()
+    smoke_seconds: float | None = None
 
 
 def limits_of(training: Training, settings: WorkerSettings) -> Limits:
     """What the training may use; memory is what the attempt was given."""
     budget, disk_bytes = training.profile.budget, training.profile.disk_bytes
     return Limits(
-        wall_seconds=budget.seconds,
+        wall_seconds=training.smoke_seconds or budget.seconds,
         memory_bytes=training.spec.memory_bytes,
         processes=settings.processes,
         open_files=settings.open_files,

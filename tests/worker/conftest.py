@@ -29,6 +29,9 @@ protected = ["predict.py"]
 [entry_points]
 train = ["python", "train.py"]
 predict = ["python", "predict.py"]
+[smoke]
+profile = "small"
+seconds = 4
 [profiles.small]
 cpus = 1
 memory_gb = 0.5

@@ -345,3 +345,57 @@ def test_an_api_that_is_away_does_not_stop_an_adopted_training(dock: Dock) -> No
     dock.lab.api.intercept = lambda method, path: None
     assert dock.lab.api.finished(record, 120)["metrics"]["score"] == 1.5
     assert is_complete(record)
+
+
+STEPS = """
+with open(out / "metrics.jsonl", "w") as file:
+    file.write('{"step": 0, "loss": 2}\\n{"step": 1, "loss": 1}\\n')
+"""
+
+
+def is_smoke_that_passed(end: dict[str, Any], dock: Dock) -> bool:
+    nothing = (None, {}, [], [], [])
+    found = (end["failure"], end["metrics"], end["artifacts"])
+    return (*found, dock.containers(), dock.lab.workspaces()) == nothing
+
+
+def smoke(dock: Dock, train: str, profile: str = "long") -> Record:
+    return dock.lab.assign(dock.lab.codebase(train), profile, kind="smoke")
+
+
+def test_a_smoke_is_adopted(dock: Dock) -> None:
+    wait = "print('.', flush=True)\nwhile not (out / 'go').exists(): time.sleep(0.05)\n"
+    record = smoke(dock, f"{wait}{STEPS}time.sleep(600)")
+    dock.kill_when(printed(record, b"."))
+    dock.go()
+    dock.worker()
+    end = dock.lab.api.finished(record, 120)
+    assert end["provenance"]["passed"] in ("stepped", "alive")  # the start takes seconds, too
+    dock.lab.api.wait(lambda: dock.lab.api.syncs[-1]["held"] == [], 120)
+    assert is_smoke_that_passed(end, dock)
+
+
+def test_a_smoke_whose_time_ended_while_no_worker_lived_has_passed(dock: Dock) -> None:
+    record = smoke(dock, "print('.', flush=True)\ntime.sleep(600)", "brief")
+    dock.kill_when(printed(record, b"."))
+    [note] = (dock.lab.scratch / "attempts").glob("att_*/keep/record")
+    deadline = time.monotonic() + 120
+    while len(note.read_bytes().splitlines()) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    dock.worker()
+    end = dock.lab.api.finished(record, 120)
+    assert end["provenance"]["passed"] == "alive"
+
+
+@pytest.mark.parametrize("point", ["prepared", "ordered", "trained", "finished"])
+def test_a_death_anywhere_leaves_one_end_of_a_smoke(dock: Dock, point: str) -> None:
+    """It dies in `trained` after the smoke has passed and before it is ended."""
+    record = smoke(dock, f"{STEPS}time.sleep(600)")
+    assert dock.worker(point=point).wait(120) == -signal.SIGKILL
+    dock.worker()
+    dock.registered(2)
+    end = dock.lab.api.finished(record, 120)
+    assert {f["state"] for f in record.finishes} == {"succeeded"}
+    dock.lab.api.wait(lambda: dock.lab.api.syncs[-1]["held"] == [], 120)
+    assert is_smoke_that_passed(end, dock)

@@ -18,7 +18,7 @@ from assay.contracts.worker import (
     WorkerRegistration,
 )
 from assay.domain.errors import Forbidden, InvalidInput
-from assay.domain.states import AttemptState, Failure, FailureStage
+from assay.domain.states import AttemptState, Failure, FailureStage, MeasurementKind
 from assay.storage import attempts, environments, workers
 from assay.storage.attempts import Outcome, Telemetry
 from assay.storage.objects import attempt_prefix
@@ -108,16 +108,15 @@ def finish(
     """The end of an attempt, committed once; repeating it gives the stored state."""
     keep(worker=worker_id, lease_token=request.lease_token)
     with context.db.read() as session:
-        measurement, environment = attempts.subject(
-            session, attempt, worker_id, request.lease_token
-        )
-        metric_name = environments.manifest(session, environment).metric.name
+        of = attempts.subject(session, attempt, worker_id, request.lease_token)
+        metric_name = environments.manifest(session, of.environment).metric.name
     lease = Lease(attempt, worker_id, request.lease_token)
-    prefix = attempt_prefix(measurement, attempt, request.lease_token)
-    outcome = _outcome(request, metric_name, prefix)
+    prefix = attempt_prefix(of.measurement, attempt, request.lease_token)
+    metric = None if of.kind is MeasurementKind.SMOKE else _metric(request, metric_name)
+    outcome = _outcome(request, metric, prefix)
     telemetry = _telemetry(context, lease, request)
     intake.store_files(context, prefix, request.artifacts)
-    intake.write_manifest(context, lease, measurement, outcome)
+    intake.write_manifest(context, lease, of.measurement, outcome)
     with context.write() as session:
         state = attempts.finish(
             context.db,
@@ -133,13 +132,19 @@ def finish(
     return FinishResponse(state=state.value)
 
 
-def _outcome(request: FinishRequest, metric_name: str, prefix: str) -> Outcome:
-    metric = request.metrics.get(metric_name)
-    succeeded = request.state == "succeeded"
-    if succeeded and (metric is None or not math.isfinite(metric)):
+def _metric(request: FinishRequest, name: str) -> float | None:
+    """What a success measured; None for another end."""
+    if request.state != "succeeded":
+        return None
+    metric = request.metrics.get(name)
+    if metric is None or not math.isfinite(metric):
         raise InvalidInput.field(
-            "/metrics", f"a success needs a finite {metric_name!r}", "metric_missing"
+            "/metrics", f"a success needs a finite {name!r}", "metric_missing"
         )
+    return metric
+
+
+def _outcome(request: FinishRequest, metric: float | None, prefix: str) -> Outcome:
     failure = request.failure
     return Outcome(
         state=AttemptState(request.state),
@@ -149,7 +154,7 @@ def _outcome(request: FinishRequest, metric_name: str, prefix: str) -> Outcome:
         if failure
         else None,
         infrastructure=request.infrastructure,
-        metric=metric if succeeded else None,
+        metric=metric,
         metrics=request.metrics,
         provenance=request.provenance,
         prefix=prefix,

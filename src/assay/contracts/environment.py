@@ -76,6 +76,33 @@ class Profile(Manifest):
         return int(self.disk_gb * (1 << 30))
 
 
+#: A smoke is not evaluated. In the bound from claim to end, which counts these seconds twice, they
+#: stand for preparing the data on a host that has none.
+_PREPARING_SECONDS = 30.0
+
+
+class SmokeSpec(Manifest):
+    """How a codebase shows that it starts, before a budget is spent on it."""
+
+    profile: Name | None = Field(
+        None,
+        description="A profile without GPUs; by default `tiny`, else the one of the smallest "
+        "budget.",
+    )
+    seconds: float = Field(
+        20, gt=0, description="A training that is still alive after so much wall clock has passed."
+    )
+
+    def cut(self, profile: Profile) -> Profile:
+        """The profile with as much of its budget as a smoke may take."""
+        budget = profile.budget
+        changes = {
+            "seconds": min(budget.seconds, self.seconds),
+            "evaluation_seconds": _PREPARING_SECONDS,
+        }
+        return profile.model_copy(update={"budget": budget.model_copy(update=changes)})
+
+
 class KnobSpec(Manifest):
     """A single-line edit with alternatives, for the `offline:` ideator."""
 
@@ -113,6 +140,8 @@ class EnvironmentManifest(Manifest):
     codebase: CodebaseSpec = CodebaseSpec()
     entry_points: EntryPoints
     profiles: dict[str, Profile]
+    # A process that knows no smokes refuses the key, so it is stored only where it says something.
+    smoke: SmokeSpec = Field(SmokeSpec(), exclude_if=lambda smoke: smoke == SmokeSpec())
     knobs: tuple[KnobSpec, ...] = ()
     recipes: tuple[RecipeSpec, ...] = ()
 
@@ -121,6 +150,28 @@ class EnvironmentManifest(Manifest):
         if not self.profiles:
             raise ValueError("profiles: at least one is needed; add a [profiles.tiny] table")
         return self
+
+    @model_validator(mode="after")
+    def _smokes_without_gpus(self) -> EnvironmentManifest:
+        named, usable = self.smoke.profile, self._without_gpus()
+        if named is not None and named not in usable:
+            known = ", ".join(sorted(usable)) or "none"
+            raise ValueError(
+                f"smoke.profile: {named!r} is no profile with gpus = 0; those are: {known}"
+            )
+        return self
+
+    def smoke_profile(self) -> tuple[str, Profile] | None:
+        """The profile that smokes run under, its budget cut to one; None without a CPU profile."""
+        usable = self._without_gpus()
+        if not usable:
+            return None
+        smallest = min(usable, key=lambda name: usable[name].budget.seconds)
+        name = self.smoke.profile or ("tiny" if "tiny" in usable else smallest)
+        return name, self.smoke.cut(usable[name])
+
+    def _without_gpus(self) -> dict[str, Profile]:
+        return {name: profile for name, profile in self.profiles.items() if profile.gpus == 0}
 
 
 class BaselineBody(Resource):

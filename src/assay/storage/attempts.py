@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
@@ -22,9 +22,10 @@ from assay.domain.states import (
     AttemptState,
     Failure,
     FailureStage,
+    MeasurementKind,
     MeasurementState,
 )
-from assay.storage import assignments, measurements, schema
+from assay.storage import assignments, measurements, repairs, schema
 from assay.storage import telemetry as reports
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post, post_all
@@ -40,6 +41,7 @@ _SUBJECT = (
     select(
         schema.Measurement.id,
         schema.Measurement.environment_id,
+        schema.Measurement.kind,
         schema.Attempt.worker_id,
         schema.Attempt.lease_token,
     )
@@ -56,7 +58,8 @@ _MARK_STARTED = (
     .where(
         schema.Experiment.id.in_(
             select(schema.ExperimentMeasurement.experiment_id).where(
-                schema.ExperimentMeasurement.measurement_id == bindparam("measurement")
+                schema.ExperimentMeasurement.measurement_id == bindparam("measurement"),
+                schema.ExperimentMeasurement.role == repairs.SCORE,
             )
         ),
         schema.Experiment.was_started.is_(False),
@@ -79,8 +82,16 @@ def assign(
     return session.get_one(schema.Attempt, given[0]) if given else None
 
 
-def subject(session: Session, attempt_id: str, worker_id: str, token: int) -> tuple[str, str]:
-    """Which measurement an attempt is of, and of which environment.
+class Subject(NamedTuple):
+    """What an attempt is of."""
+
+    measurement: str
+    environment: str
+    kind: MeasurementKind
+
+
+def subject(session: Session, attempt_id: str, worker_id: str, token: int) -> Subject:
+    """Which measurement an attempt is of, of which environment and kind.
 
     Raises:
         NotFound: there is no such attempt.
@@ -91,7 +102,7 @@ def subject(session: Session, attempt_id: str, worker_id: str, token: int) -> tu
     if found is None:
         raise NotFound(f"attempt {attempt_id!r} was not found")
     _compare(attempt_id, found.worker_id, found.lease_token, worker_id, token)
-    return found.id, found.environment_id
+    return Subject(found.id, found.environment_id, MeasurementKind(found.kind))
 
 
 def _compare(attempt_id: str, owner: str, live: int, worker_id: str, token: int) -> None:
@@ -175,7 +186,7 @@ def _is_forward(current: str, new: AttemptState) -> bool:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended."""
+    """How an attempt ended. A smoke that succeeded has no metric, everything else that did has."""
 
     state: AttemptState
     failure: Failure | None = None
@@ -251,24 +262,32 @@ def _decide(
     if outcome.infrastructure and outcome.failure is not None:
         measurements.retry(db, session, measurement_id, outcome.failure, retry_after)
     elif outcome.state is AttemptState.SUCCEEDED:
-        assert outcome.metric is not None
-        session.add(
-            schema.Result(
-                measurement_id=measurement_id,
-                attempt_id=attempt.id,
-                metric=outcome.metric,
-                metrics=clean_json(outcome.metrics),
-                provenance=clean_json(outcome.provenance),
-                seconds=outcome.seconds,
-                created_at=attempt.finished_at,
-            )
-        )
-        session.flush()
+        _store_result(session, attempt, outcome)
         measurements.settle(session, measurement_id, MeasurementState.SUCCEEDED)
     elif outcome.state is AttemptState.CANCELLED:
         measurements.settle(session, measurement_id, MeasurementState.CANCELLED)
     else:
         measurements.settle(session, measurement_id, MeasurementState.FAILED, outcome.failure)
+
+
+def _store_result(session: Session, attempt: schema.Attempt, outcome: Outcome) -> None:
+    """Store what a success measured; a smoke measures nothing."""
+    if outcome.metric is None:
+        measured = session.get_one(schema.Measurement, attempt.measurement_id)
+        assert measured.kind == MeasurementKind.SMOKE.value, "a score has a metric"
+        return
+    session.add(
+        schema.Result(
+            measurement_id=attempt.measurement_id,
+            attempt_id=attempt.id,
+            metric=outcome.metric,
+            metrics=clean_json(outcome.metrics),
+            provenance=clean_json(outcome.provenance),
+            seconds=outcome.seconds,
+            created_at=attempt.finished_at,
+        )
+    )
+    session.flush()
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from assay.contracts.worker import AttemptSpec, RescoreRule
 from assay.domain.metrics import Sample
 from assay.domain.rescore import rescore_rule
+from assay.domain.states import MeasurementKind
 from assay.storage import environments, measurements, schema
 
 
@@ -27,7 +28,8 @@ def specs(session: Session, attempt_ids: Sequence[str]) -> list[AttemptSpec]:
         .order_by(schema.Attempt.id)
     ).all():
         rule = None
-        if measurement.codebase_id != environment.codebase:
+        is_scored = measurement.kind == MeasurementKind.SCORE.value
+        if is_scored and measurement.codebase_id != environment.codebase:
             key = (environment.id, measurement.profile, measurement.hardware_class)
             if key not in rules:
                 rules[key] = _rescore(session, environment, measurement)
