@@ -32,6 +32,7 @@ from assay.domain.states import (
     TERMINAL_EXPERIMENT,
     TERMINAL_MEASUREMENT,
     AttemptState,
+    MeasurementKind,
     MeasurementState,
 )
 from assay.storage import schema
@@ -147,7 +148,8 @@ def _results(session: Session, store: ObjectStore | None, report: Report) -> Non
     succeeded = set(
         session.scalars(
             select(schema.Measurement.id).where(
-                schema.Measurement.state == MeasurementState.SUCCEEDED.value
+                schema.Measurement.state == MeasurementState.SUCCEEDED.value,
+                schema.Measurement.kind == MeasurementKind.SCORE.value,
             )
         )
     )
@@ -234,12 +236,12 @@ def _prefixes(session: Session, store: ObjectStore | None, report: Report) -> No
 
 
 def _model_calls(session: Session, evidence: Evidence, report: Report) -> None:
-    rows = session.scalars(select(schema.Sample.interrupted)).all()
-    interrupted = sum(rows)
-    report.counts["model_calls_recorded"] = len(rows)
+    states = session.scalars(select(schema.ModelCall.state)).all()
+    interrupted = states.count("interrupted")
+    report.counts["model_calls_recorded"] = len(states)
     report.counts["model_calls_repeated"] = interrupted
     if evidence.model_calls is not None:
-        most = len(rows) + interrupted
+        most = len(states)
         report.demand(
             evidence.model_calls <= most,
             "I7",

@@ -16,8 +16,9 @@ from starlette.testclient import TestClient
 
 from assay.domain.ids import new_id
 from assay.domain.states import AttemptState, Failure, FailureStage
-from assay.storage import schema, statistics
+from assay.storage import calls, schema, statistics
 from assay.storage.attempts import Outcome
+from assay.storage.calls import CallEnd, CallStart, Payer
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
 from assay.telemetry.counts import serve_metrics
@@ -135,15 +136,13 @@ def test_cost_of_models_is_shown_without_their_address(world: World) -> None:
     world.implement(world.experiments(batch)[0].id, "STEP = 2\n")
     with world.db.write() as session:
         row = session.scalars(select(schema.Implementation)).one()
-        row.executor = "openai:big@https://user:secret-word@models.example/v1"
-        session.execute(
-            insert(schema.Sample).values(
-                implementation_id=row.id, sample=7, revision=0, state="applied",
-                prompt_version="p", input_tokens=10, cached_input_tokens=0, output_tokens=3,
-                cost_usd=Decimal("0.25"), tries=1, interrupted=0, started_at=world.db.now(session),
-                finished_at=world.db.now(session),
-            )
-        )  # fmt: skip
+        model = "openai:big@https://user:secret-word@models.example/v1"
+        payer = Payer("local", batch, None, row.id)
+        calls.before(session, payer, CallStart("call_1", 7, 0, 1, model, "", "p", None))
+        session.flush()
+        cost = Decimal("0.25")
+        end = CallEnd("returned", input_tokens=4, cached_input_tokens=6, cost_usd=cost)
+        calls.after(session, "call_1", end)
     text = Metrics(world.db).render().decode()
     values = scrape(text)
     assert of(values, "assay_llm_cost_dollars_total", model="openai:big") == 0.25

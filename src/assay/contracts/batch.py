@@ -16,13 +16,15 @@ from assay.contracts.base import (
     ShortName,
     Text,
 )
+from assay.contracts.caps import CapBody
 
 MAX_IDEA_BYTES = 64 * 1024
 MAX_IDEAS = 10_000
 
 Operator = Literal["seed", "exploit", "explore"]
 Sampling = Literal["staged", "paper"]
-Preflight = Literal["off", "compile"]
+Preflight = Literal["off", "compile", "smoke"]
+Novelty = Literal["allow", "warn", "skip"]
 Count = Annotated[int, Field(ge=0)]
 
 
@@ -58,7 +60,18 @@ class BatchOptions(Request):
     sampling: Sampling = Field(
         "staged", description="`staged` widens as needed; `paper` starts all samples at once."
     )
-    preflight: Preflight = "compile"
+    preflight: Preflight = Field(
+        "compile",
+        description="What a codebase must pass before it is measured; `smoke` also starts it, "
+        "for seconds, on a worker without GPUs.",
+    )
+    repairs: int = Field(
+        1,
+        ge=0,
+        le=3,
+        description="How often a codebase that crashes early in training is sent back to its "
+        "model with the traceback.",
+    )
     seeds: list[Annotated[int, Field(ge=0, le=2**31 - 1)]] = Field(
         [0], min_length=1, max_length=64, description="One measurement per seed and idea."
     )
@@ -67,6 +80,20 @@ class BatchOptions(Request):
     )
     max_cost_usd: Decimal | None = Field(
         None, ge=0, description="No new model call starts once this is spent."
+    )
+    max_gpu_hours: float | None = Field(
+        None,
+        ge=0,
+        description="No new measurement is asked for beyond this; a running one counts "
+        "with its budget.",
+    )
+    novelty: Novelty = Field(
+        "warn",
+        description="What becomes of an idea in nearly the words of an earlier one: nothing, a "
+        "note, or it is not implemented.",
+    )
+    novelty_threshold: float = Field(
+        0.8, gt=0, le=1, description="Jaccard similarity of words from which ideas are alike."
     )
     priority: int = Field(0, ge=-100, le=100)
     allow_unisolated: bool = Field(
@@ -109,22 +136,35 @@ class Counts(Resource):
 
 
 class Funnel(Resource):
-    """How far the ideas of a batch came. Execution rate = scored / submitted."""
+    """How far the ideas of a batch came. Execution rate = scored / submitted.
+
+    `applied`: some diff fitted the codebase; `patched`: one passed preflight as well.
+    """
 
     submitted: int = 0
+    applied: int = 0
     patched: int = 0
     started: int = 0
     scored: int = 0
 
 
 class Usage(Resource):
-    """What the model calls of a batch or an implementation used."""
+    """What the model calls of a batch or an implementation used: every request counts.
+
+    `input_tokens` holds all input; how much of it was read from the provider's cache, and put
+    there, is said beside it.
+    """
 
     calls: int = 0
+    under_way: int = 0
     input_tokens: int = 0
     cached_input_tokens: int = 0
+    cache_write_tokens: int = 0
     output_tokens: int = 0
     cost_usd: str | None = Field("0", description="Decimal; null when a price is unknown.")
+    estimated_usd: str = Field(
+        "0", description="What of it was not reported by the provider: calls that were cut off."
+    )
 
 
 class Links(Resource):
@@ -150,6 +190,10 @@ class BatchBody(Resource):
     counts: Counts
     funnel: Funnel
     usage: Usage
+    caps: list[CapBody] = Field([], description="Caps the batch is under, the narrowest first.")
+    not_done: int = Field(
+        0, description="Ideas that were not implemented or measured because of a cap."
+    )
     baseline: BaselineSummary | None
     best: BestSummary | None
     options: BatchOptions
@@ -197,6 +241,59 @@ class IdeaBody(Resource):
     client_key: str | None
     operator: str
     parents: list[str]
+    similar: list[SimilarBody] = Field(
+        [], description="Earlier ideas in nearly the same words, most alike first."
+    )
+
+
+class SimilarBody(Resource):
+    """An earlier idea in nearly the same words."""
+
+    experiment: str
+    similarity: float = Field(description="Jaccard similarity of their words.")
+
+
+class RepairBody(Resource):
+    """A codebase that crashed early in training and was sent back to its model."""
+
+    number: int
+    state: str = Field(description="open, repaired or refused.")
+    codebase: str
+    measurement: str
+    failure: FailureBody
+    sample: int
+    revision: int
+    repaired: str | None = Field(description="The codebase that came of it.")
+
+
+class CallBody(Resource):
+    """One request to a model, as the ledger has it. Kinds of tokens do not overlap."""
+
+    object: Literal["call"] = "call"
+    id: str = Field(description="Sent to the provider as `X-Client-Request-Id`.")
+    batch: str
+    implementation: str
+    sample: int
+    revision: int
+    number: int = Field(description="Of its call, from 1: failed requests are repeated.")
+    model: str
+    request_hash: str
+    prompt_version: str
+    state: str = Field(description="calling, returned, failed, cancelled or interrupted.")
+    code: str | None
+    message: str | None
+    input_tokens: int
+    cached_input_tokens: int
+    cache_write_tokens: int
+    output_tokens: int
+    is_estimate: bool = Field(description="Tokens were counted here, not by the provider.")
+    is_replay: bool
+    reserved_usd: str | None
+    cost_usd: str | None
+    seconds: float | None
+    request_id: str | None
+    started_at: datetime
+    finished_at: datetime | None
 
 
 class ExperimentBody(Resource):
@@ -213,6 +310,10 @@ class ExperimentBody(Resource):
     implementation: str
     codebase: str | None
     measurements: list[str]
+    smokes: list[str] = Field([], description="Smoke measurements of its samples.")
+    repairs: list[RepairBody] = Field(
+        [], description="Codebases before this one that crashed, oldest first."
+    )
     metric_name: str
     metric: float | None = Field(description="Mean over the experiment's seeds.")
     confirmed: float | None = Field(
@@ -235,7 +336,10 @@ class SampleBody(Resource):
 
     sample: int
     revision: int
-    state: str = Field(description="calling, applied, refused, failed, cancelled or interrupted.")
+    is_repair: bool = Field(False, description="Asked for after a crash in training.")
+    state: str = Field(description="calling, answered, applied, refused, failed or cancelled.")
+    fitted: bool = Field(False, description="Its diff fitted, whatever preflight said.")
+    smoke: str | None = Field(None, description="The smoke measurement of its codebase.")
     code: str | None = Field(None, description="Why it did not apply.")
     answer: str | None = None
     thinking: str | None = None
@@ -355,5 +459,5 @@ class EventBody(Resource):
     created_at: datetime
 
 
-for _model in (BatchBody, ExperimentBody, MeasurementBody, ResultBody):
+for _model in (BatchBody, IdeaBody, ExperimentBody, MeasurementBody, ResultBody):
     _model.model_rebuild()

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from assay.contracts.base import JsonObject, Name, Request, Resource, ShortName, Text
 from assay.contracts.batch import MAX_IDEAS, IdeaRequest
+from assay.contracts.caps import Spending
 
 
 class SearchRequest(Request):
@@ -24,6 +25,7 @@ class SearchRequest(Request):
     executor: Name = "offline:literal"
     hardware_class: ShortName | None = None
     config: JsonObject = {}
+    caps: Spending = Field(Spending(), description="For all its epochs together.")
     metadata: dict[
         Annotated[Text, Field(max_length=64)], Annotated[Text, Field(max_length=512)]
     ] = Field({}, max_length=16)
@@ -63,6 +65,7 @@ class SearchBody(Resource):
     executor: str
     hardware_class: str | None
     config: dict[str, Any]
+    caps: Spending = Spending()
     state: str = Field(description="running, finished or cancelled.")
     epochs_finished: int
     best: list[BestOfEpoch] = Field(description="Best metric so far, per finished epoch.")

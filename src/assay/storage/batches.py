@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from assay.contracts.batch import BatchRequest, IdeaRequest
+from assay.contracts.batch import BatchRequest
 from assay.domain.ids import new_id
-from assay.domain.states import TERMINAL_EXPERIMENT, BatchState, ExperimentState
-from assay.storage import environments, experiments, measurements, schema
+from assay.domain.states import (
+    TERMINAL_EXPERIMENT,
+    BatchState,
+    ExperimentState,
+    Failure,
+    FailureStage,
+)
+from assay.storage import environments, experiments, measurements, repairs, schema
 from assay.storage.database import Database
 from assay.storage.measurements import Identity, Terms
 from assay.storage.outbox import Topic, post
 from assay.storage.rows import changed, get
 
 _TERMINAL = [s.value for s in TERMINAL_EXPERIMENT]
+
+
+@dataclass(frozen=True)
+class Similar:
+    """An idea in nearly the same words: an experiment, or one of the same batch by position."""
+
+    similarity: float
+    experiment: str | None = None
+    position: int = 0
 
 
 def create(
@@ -26,8 +43,12 @@ def create(
     owner: str,
     environment_id: str,
     hardware_class: str,
+    similar: Sequence[Sequence[Similar]] = (),
 ) -> str:
-    """Store a batch with its ideas and experiments, and ask for the baseline. Returns its id."""
+    """Store a batch with its ideas and experiments, and ask for the baseline. Returns its id.
+
+    `similar`: for each idea, earlier ones in nearly the same words.
+    """
     now = db.now(session)
     batch = schema.Batch(
         id=new_id("bat"),
@@ -47,7 +68,7 @@ def create(
     )
     session.add(batch)
     session.flush()
-    _add_experiments(session, batch, request.ideas)
+    _add_experiments(session, batch, request, similar or [()] * len(request.ideas))
     environment = get(session, schema.Environment, environment_id, "environment")
     request_baseline(
         db,
@@ -61,7 +82,13 @@ def create(
     return batch.id
 
 
-def _add_experiments(session: Session, batch: schema.Batch, ideas: list[IdeaRequest]) -> None:
+def _add_experiments(
+    session: Session,
+    batch: schema.Batch,
+    request: BatchRequest,
+    similar: Sequence[Sequence[Similar]],
+) -> None:
+    ids = [new_id("exp") for _ in request.ideas]
     stored = [
         schema.Idea(
             id=new_id("idea"),
@@ -72,12 +99,16 @@ def _add_experiments(session: Session, batch: schema.Batch, ideas: list[IdeaRequ
             thinking=idea.thinking,
             operator=idea.operator,
             parents=list(idea.parents),
+            similar=[
+                {"experiment": one.experiment or ids[one.position], "similarity": one.similarity}
+                for one in alike
+            ],
         )
-        for position, idea in enumerate(ideas)
+        for position, (idea, alike) in enumerate(zip(request.ideas, similar, strict=True))
     ]
     tested = [
         schema.Experiment(
-            id=new_id("exp"),
+            id=ids[idea.position],
             batch_id=batch.id,
             idea_id=idea.id,
             position=idea.position,
@@ -99,8 +130,29 @@ def _add_experiments(session: Session, batch: schema.Batch, ideas: list[IdeaRequ
     for rows in (stored, tested, implementations):  # in the order of their foreign keys
         session.add_all(rows)
         session.flush()
-    for experiment in tested:
-        post(session, Topic.IMPLEMENT, experiment.id)
+    skips = request.options.novelty == "skip"
+    for experiment, idea, implementation in zip(tested, stored, implementations, strict=True):
+        if skips and idea.similar:
+            _skip(session, experiment.id, implementation, idea.similar[0])
+        else:
+            post(session, Topic.IMPLEMENT, experiment.id)
+
+
+def _skip(
+    session: Session,
+    experiment_id: str,
+    implementation: schema.Implementation,
+    alike: Mapping[str, Any],
+) -> None:
+    """An idea that says what another said is not implemented."""
+    message = (
+        f"{alike['similarity']:.0%} of its words are those of {alike['experiment']}; with "
+        "`novelty: warn` it is implemented nevertheless"
+    )
+    failure = Failure(FailureStage.IMPLEMENT, "near_duplicate", message)
+    implementation.state, implementation.finished_at = "cancelled", implementation.created_at
+    session.flush()
+    experiments.move(session, experiment_id, ExperimentState.CANCELLED, failure)
 
 
 def request_baseline(
@@ -170,6 +222,7 @@ def _cancel(db: Database, session: Session, experiment_id: str) -> None:
         .returning(implementation.holder),
         execution_options={"synchronize_session": False},
     ).scalar_one_or_none()
+    repairs.abandon(session, experiment_id)
     for measurement_id in _decided_by(session, [experiment_id]):
         measurements.cancel_unwanted(session, measurement_id)
     if holder is not None:

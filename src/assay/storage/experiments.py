@@ -17,7 +17,7 @@ from assay.domain.states import (
     Failure,
     MeasurementState,
 )
-from assay.storage import schema
+from assay.storage import repairs, schema
 from assay.storage.database import Database
 from assay.storage.rows import changed, run, table_of
 from assay.storage.text import clean_json
@@ -62,6 +62,8 @@ _DECIDED = (
     .join(schema.Measurement, schema.Measurement.id == schema.ExperimentMeasurement.measurement_id)
     .where(
         _MINE.measurement_id == bindparam("measurement"),
+        _MINE.role == repairs.SCORE,
+        schema.ExperimentMeasurement.role == repairs.SCORE,
         schema.Experiment.state.not_in(_TERMINAL),
     )
     .order_by(schema.Experiment.id, schema.Measurement.seed, schema.Measurement.id)
@@ -156,7 +158,9 @@ def refresh_for_measurement(session: Session, measurement_id: str) -> None:
 def start(db: Database, session: Session, measurement_ids: Sequence[str]) -> None:
     """Bring experiments up to date whose measurements have just started to run."""
     link, table = schema.ExperimentMeasurement, schema.Experiment
-    linked = select(link.experiment_id).where(link.measurement_id.in_(measurement_ids))
+    linked = select(link.experiment_id).where(
+        link.measurement_id.in_(measurement_ids), link.role == repairs.SCORE
+    )
     started = session.execute(
         update(table)
         .where(
@@ -194,7 +198,10 @@ def refresh(session: Session, experiment_id: str, current: ExperimentState) -> N
             schema.ExperimentMeasurement,
             schema.ExperimentMeasurement.measurement_id == schema.Measurement.id,
         )
-        .where(schema.ExperimentMeasurement.experiment_id == experiment_id)
+        .where(
+            schema.ExperimentMeasurement.experiment_id == experiment_id,
+            schema.ExperimentMeasurement.role == repairs.SCORE,
+        )
         .order_by(schema.Measurement.seed, schema.Measurement.id)
     ).all()
     _decide(session, experiment_id, current, [(MeasurementState(s), f) for s, f in measured])
@@ -207,6 +214,8 @@ def _decide(
     measured: list[tuple[MeasurementState, dict[str, Any] | None]],
 ) -> None:
     state, failure = decide(measured)
+    if failure is not None and repairs.begin(session, experiment_id, failure.as_dict()):
+        state, failure = ExperimentState.IMPLEMENTING, None
     if state is not current:
         move(session, experiment_id, state, failure)
 

@@ -1,4 +1,4 @@
-"""The record of the implement loop: each call is written before it is made and after it.
+"""Who implements an idea, and what came of it. (Its calls: see `samples` and `calls`.)
 
 An idea is implemented by one holder at a time, under a lease on the database's clock. Whoever has
 lost it (it was paused, and another took over) is refused every write: `Fenced`.
@@ -6,9 +6,9 @@ lost it (it was paused, and another took over) is refused every write: `Fenced`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import Decimal
 
 from sqlalchemy import ColumnElement, func, or_, select, update
 from sqlalchemy.orm import Session
@@ -22,11 +22,12 @@ from assay.domain.states import (
     ExperimentState,
     Failure,
 )
-from assay.storage import environments, experiments, measurements, schema
+from assay.storage import calls, environments, experiments, measurements, repairs, schema
+from assay.storage.calls import Payer
 from assay.storage.database import Database
 from assay.storage.measurements import Identity, Terms
+from assay.storage.repairs import Repair
 from assay.storage.rows import changed, get
-from assay.storage.text import clean_text
 
 _TERMINAL = [s.value for s in TERMINAL_EXPERIMENT]
 _WAITING = [ExperimentState.SUBMITTED.value, ExperimentState.IMPLEMENTING.value]
@@ -54,6 +55,13 @@ class Work:
     options: BatchOptions
     idea: str
     submitted_at: datetime
+    search: str | None = None
+    repair: Repair | None = None
+
+    @property
+    def payer(self) -> Payer:
+        """Who its calls are charged to."""
+        return Payer(self.owner, self.batch, self.search, self.implementation)
 
 
 def begin(
@@ -84,6 +92,7 @@ def begin(
         return None
     if experiment.state == ExperimentState.SUBMITTED.value:
         experiments.move(session, experiment_id, ExperimentState.IMPLEMENTING)
+    calls.interrupt(session, implementation)
     batch = get(session, schema.Batch, experiment.batch_id, "batch")
     environment = get(session, schema.Environment, batch.environment_id, "environment")
     idea = get(session, schema.Idea, experiment.idea_id, "idea")
@@ -103,6 +112,8 @@ def begin(
         options=BatchOptions.model_validate(batch.options),
         idea=idea.text,
         submitted_at=batch.created_at,
+        search=batch.search_id,
+        repair=repairs.pending(session, experiment_id),
     )
 
 
@@ -113,9 +124,20 @@ def _free(holder: str, now: datetime) -> ColumnElement[bool]:
 
 
 def unfinished(
-    db: Database, session: Session, holder: str = LOCAL, limit: int = 1000
+    db: Database,
+    session: Session,
+    holder: str = LOCAL,
+    *,
+    limit: int = 1000,
+    known: Collection[str] = (),
 ) -> list[str]:
-    """Experiments that this holder may implement, oldest first: what a restart takes up."""
+    """Experiments that this holder may implement, but for the `known` ones: what comes next.
+
+    The first of every batch, the second of every batch, …: so none waits for another's crowd.
+    """
+    place = func.row_number().over(
+        partition_by=schema.Experiment.batch_id, order_by=schema.Experiment.position
+    )
     return list(
         session.scalars(
             select(schema.Experiment.id)
@@ -123,8 +145,12 @@ def unfinished(
                 schema.Implementation,
                 schema.Implementation.experiment_id == schema.Experiment.id,
             )
-            .where(schema.Experiment.state.in_(_WAITING), _free(holder, db.now(session)))
-            .order_by(schema.Experiment.id)
+            .where(
+                schema.Experiment.state.in_(_WAITING),
+                schema.Experiment.id.not_in(known),
+                _free(holder, db.now(session)),
+            )
+            .order_by(place, schema.Experiment.id)
             .limit(limit)
         ).all()
     )
@@ -187,89 +213,13 @@ def is_wanted(session: Session, experiment_id: str) -> bool:
     return state not in _TERMINAL
 
 
-def samples(session: Session, implementation_id: str) -> list[schema.Sample]:
-    """Every recorded call, in order of sample and revision."""
-    return list(
-        session.scalars(
-            select(schema.Sample)
-            .where(schema.Sample.implementation_id == implementation_id)
-            .order_by(schema.Sample.sample, schema.Sample.revision)
-        ).all()
+def terms_of(work: Work, *, more_priority: int = 0) -> Terms:
+    """On which terms the measurements of an experiment are asked for."""
+    isolated = needs_isolation(
+        work.executor, work.ideator, allow_unisolated=work.options.allow_unisolated
     )
-
-
-def spent(session: Session, batch_id: str) -> Decimal:
-    """What the calls of a batch have cost so far, in dollars, as far as prices are known."""
-    total = session.scalars(
-        select(func.sum(schema.Sample.cost_usd))
-        .join(schema.Implementation, schema.Implementation.id == schema.Sample.implementation_id)
-        .join(schema.Experiment, schema.Experiment.id == schema.Implementation.experiment_id)
-        .where(schema.Experiment.batch_id == batch_id)
-    ).one()
-    return total or Decimal(0)
-
-
-def before_call(
-    db: Database,
-    session: Session,
-    implementation_id: str,
-    sample: int,
-    revision: int,
-    prompt_version: str,
-) -> None:
-    """Record that a call is about to be made. A call that a crash interrupted is made again."""
-    row = session.get(schema.Sample, (implementation_id, sample, revision))
-    if row is None:
-        session.add(
-            schema.Sample(
-                implementation_id=implementation_id,
-                sample=sample,
-                revision=revision,
-                state="calling",
-                prompt_version=prompt_version,
-                started_at=db.now(session),
-            )
-        )
-        return
-    row.interrupted += 1
-    row.state, row.started_at = "calling", db.now(session)
-
-
-@dataclass(frozen=True)
-class CallRecord:
-    """What came of a call: the answer, its cost, and whether its diff applied."""
-
-    state: str
-    code: str | None = None
-    answer: str | None = None
-    thinking: str | None = None
-    diff: str | None = None
-    patch_log: str | None = None
-    input_tokens: int = 0
-    cached_input_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: Decimal | None = None
-    tries: int = 0
-
-
-def after_call(
-    db: Database,
-    session: Session,
-    implementation_id: str,
-    sample: int,
-    revision: int,
-    record: CallRecord,
-) -> None:
-    """Record what came of a call."""
-    row = get(session, schema.Sample, (implementation_id, sample, revision), "sample")
-    row.state, row.code = record.state, record.code
-    row.answer, row.thinking = clean_text(record.answer), clean_text(record.thinking)
-    row.diff, row.patch_log = clean_text(record.diff), clean_text(record.patch_log)
-    row.input_tokens = record.input_tokens
-    row.cached_input_tokens = record.cached_input_tokens
-    row.output_tokens = record.output_tokens
-    row.cost_usd, row.tries = record.cost_usd, record.tries
-    row.finished_at = db.now(session)
+    priority = work.options.priority + more_priority
+    return Terms(work.owner, work.submitted_at, priority, isolated)
 
 
 def succeed(db: Database, session: Session, work: Work, winner: int, codebase: str) -> None:
@@ -280,10 +230,7 @@ def succeed(db: Database, session: Session, work: Work, winner: int, codebase: s
     """
     environments.add_codebase(db, session, codebase, work.environment_id)
     profile = work.manifest.profiles[work.profile]
-    isolated = needs_isolation(
-        work.executor, work.ideator, allow_unisolated=work.options.allow_unisolated
-    )
-    terms = Terms(work.owner, work.submitted_at, work.options.priority, isolated)
+    terms = terms_of(work)
     wanted = [
         measurements.request(
             db,
@@ -301,6 +248,8 @@ def succeed(db: Database, session: Session, work: Work, winner: int, codebase: s
             measurements.cancel_unwanted(session, measurement)
         return
     _close(db, session, work, "succeeded", winner=winner, codebase_id=codebase)
+    if work.repair is not None:
+        repairs.close(session, work.experiment, work.repair.number, codebase)
     session.add_all(
         schema.ExperimentMeasurement(experiment_id=work.experiment, measurement_id=measurement)
         for measurement in wanted
@@ -311,10 +260,17 @@ def succeed(db: Database, session: Session, work: Work, winner: int, codebase: s
 
 
 def fail(db: Database, session: Session, work: Work, failure: Failure) -> None:
-    """No diff could be applied: the experiment ends here. Raises Fenced."""
+    """No codebase came of it: the experiment ends here. Raises Fenced."""
     # The experiment before its implementation, as everywhere: else two could wait in a circle.
-    if experiments.move(session, work.experiment, ExperimentState.FAILED, failure):
+    if not experiments.move(session, work.experiment, ExperimentState.FAILED, failure):
+        return
+    if work.repair is None:
         _close(db, session, work, "failed")
+        return
+    # There is a codebase, though it crashed and was not mended.
+    crashed = work.repair
+    _close(db, session, work, "succeeded", winner=crashed.sample, codebase_id=crashed.codebase)
+    repairs.close(session, work.experiment, crashed.number)
 
 
 def count_fault(session: Session, experiment_id: str, holder: str = LOCAL) -> int:

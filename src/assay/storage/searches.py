@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from assay.domain.errors import Conflict, NotFound
 from assay.domain.ids import new_id
 from assay.domain.states import EpochState, SearchState
 from assay.storage import batches, schema
+from assay.storage.batches import Similar
 from assay.storage.database import Database
 from assay.storage.rows import changed
 
@@ -36,6 +38,7 @@ def create(
         hardware_class=request.hardware_class,
         config=request.config,
         labels=dict(request.metadata),
+        caps=request.caps.model_dump(mode="json", exclude_none=True),
         state=SearchState.RUNNING.value,
         created_at=db.now(session),
     )
@@ -114,6 +117,7 @@ def submit_epoch(
     number: int,
     options: BatchOptions,
     hardware_class: str,
+    similar: Sequence[Sequence[Similar]] = (),
 ) -> tuple[str, bool]:
     """Submit the stored ideas of an epoch, once. Returns the batch's id and whether it is new."""
     search = _locked(session, search_id)
@@ -124,7 +128,18 @@ def submit_epoch(
         return epoch.batch_id, False
     if search.state != SearchState.RUNNING.value:
         raise Conflict(f"the search is {search.state}; start a new one", code="search_ended")
-    request = BatchRequest(
+    request = epoch_request(search, epoch, options)
+    epoch.batch_id = batches.create(
+        db, session, request, search.owner, search.environment_id, hardware_class, similar
+    )
+    return epoch.batch_id, True
+
+
+def epoch_request(
+    search: schema.Search, epoch: schema.Epoch, options: BatchOptions
+) -> BatchRequest:
+    """The batch that an epoch becomes."""
+    return BatchRequest(
         environment=search.environment_id,
         profile=search.profile,
         ideas=[IdeaRequest.model_validate(idea) for idea in epoch.ideas],
@@ -132,13 +147,9 @@ def submit_epoch(
         ideator=search.ideator,
         hardware_class=search.hardware_class,
         options=options,
-        search=search_id,
-        epoch=number,
+        search=search.id,
+        epoch=epoch.number,
     )
-    epoch.batch_id = batches.create(
-        db, session, request, search.owner, search.environment_id, hardware_class
-    )
-    return epoch.batch_id, True
 
 
 @dataclass(frozen=True)

@@ -248,7 +248,7 @@ def _ended(session: Session, since: datetime | None, until: datetime | None) -> 
     found = _attempts(session, _within(finished, since, until))
     found += _waits(session, _within(finished, since, until))
     found += _failures(session, _within(schema.Measurement.finished_at, since, until))
-    return found + _calls(session, _within(schema.Sample.finished_at, since, until))
+    return found + _calls(session, _within(schema.ModelCall.finished_at, since, until))
 
 
 def _within(column: Any, since: datetime | None, until: datetime | None) -> ColumnElement[bool]:
@@ -323,19 +323,19 @@ def _failures(session: Session, which: ColumnElement[bool]) -> Ended:
 
 def _calls(session: Session, which: ColumnElement[bool]) -> Ended:
     """Calls of models, by provider and model; the address of a model is left out."""
-    table = schema.Sample
+    table = schema.ModelCall
+    read = table.input_tokens + table.cached_input_tokens + table.cache_write_tokens
     query = (
         select(
-            schema.Implementation.executor,
+            table.model,
             table.state,
             func.count(),
             func.sum(table.cost_usd),
-            func.sum(table.input_tokens),
+            func.sum(read),
             func.sum(table.output_tokens),
         )
-        .join(schema.Implementation, schema.Implementation.id == table.implementation_id)
         .where(which)
-        .group_by(schema.Implementation.executor, table.state)
+        .group_by(table.model, table.state)
     )
     found = Ended()
     for executor, state, count, cost, tokens_in, tokens_out in session.execute(query):

@@ -1,0 +1,77 @@
+"""Caps: how much a batch, a search, an owner may spend, in all or in a day."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Literal
+
+from pydantic import Field
+
+from assay.contracts.base import Request, Resource
+
+Scope = Literal["batch", "search", "owner", "day"]
+Kind = Literal["cost_usd", "gpu_hours"]
+DAY: Scope = "day"
+
+
+class Spending(Request):
+    """What may be spent; without a number, as much as it takes."""
+
+    max_cost_usd: Decimal | None = Field(None, ge=0, description="Dollars of model calls.")
+    max_gpu_hours: float | None = Field(None, ge=0, description="Hours of GPUs.")
+
+
+class OwnerSpending(Spending):
+    """What an owner may spend, in all and in a day (UTC)."""
+
+    max_cost_usd_per_day: Decimal | None = Field(None, ge=0)
+    max_gpu_hours_per_day: float | None = Field(None, ge=0)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One cap."""
+
+    scope: Scope
+    kind: Kind
+    most: Decimal | float
+    whose: str
+
+
+@dataclass(frozen=True)
+class Caps:
+    """All caps that hold for one call."""
+
+    batch: Spending = field(default_factory=Spending)
+    search: Spending = field(default_factory=Spending)
+    owner: OwnerSpending = field(default_factory=OwnerSpending)
+
+    def limits(self, batch: str, search: str | None, owner: str) -> Iterator[Limit]:
+        """Those that are set, the narrowest first."""
+        day = Spending(
+            max_cost_usd=self.owner.max_cost_usd_per_day,
+            max_gpu_hours=self.owner.max_gpu_hours_per_day,
+        )
+        scopes: tuple[tuple[Scope, Spending, str], ...] = (
+            ("batch", self.batch, f"the batch {batch}"),
+            ("search", self.search, f"the search {search}"),
+            ("day", day, f"owner {owner!r}, today (UTC),"),
+            ("owner", self.owner, f"owner {owner!r}"),
+        )
+        for scope, spending, whose in scopes:
+            if spending.max_cost_usd is not None:
+                yield Limit(scope, "cost_usd", spending.max_cost_usd, whose)
+            if spending.max_gpu_hours is not None:
+                yield Limit(scope, "gpu_hours", spending.max_gpu_hours, whose)
+
+
+class CapBody(Resource):
+    """A cap of a batch, and how much of it is used; calls under way count as expected."""
+
+    scope: str = Field(description="batch, search, owner or day.")
+    kind: str = Field(description="cost_usd or gpu_hours.")
+    limit: str
+    used: str
+    reached: bool

@@ -1,0 +1,137 @@
+"""The ledger of model calls: each request is written before it is sent, and completed after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from assay.storage import schema
+from assay.storage.rows import changed, get
+from assay.storage.text import clean_text
+from assay.storage.types import clock
+
+_MAX_MESSAGE = 2_000
+
+
+@dataclass(frozen=True)
+class Payer:
+    """Who a call is made for, and so who it is charged to."""
+
+    owner: str
+    batch: str
+    search: str | None
+    implementation: str
+
+
+@dataclass(frozen=True)
+class CallStart:
+    """A request that is about to be sent. `reserved_usd`: what it is expected to cost."""
+
+    id: str
+    sample: int
+    revision: int
+    number: int
+    model: str
+    request_hash: str
+    prompt_version: str
+    reserved_usd: Decimal | None
+    is_replay: bool = False
+
+
+@dataclass(frozen=True)
+class CallEnd:
+    """What came of a request: `returned`, `failed` or `cancelled`. Tokens do not overlap."""
+
+    state: str
+    code: str | None = None
+    message: str | None = None
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_write_tokens: int = 0
+    output_tokens: int = 0
+    is_estimate: bool = False
+    cost_usd: Decimal | None = None
+    seconds: float = 0.0
+    request_id: str | None = None
+
+
+def before(session: Session, payer: Payer, start: CallStart) -> None:
+    """Record that a request is about to be sent."""
+    session.add(
+        schema.ModelCall(
+            id=start.id,
+            owner=payer.owner,
+            search_id=payer.search,
+            batch_id=payer.batch,
+            implementation_id=payer.implementation,
+            sample=start.sample,
+            revision=start.revision,
+            number=start.number,
+            model=start.model,
+            request_hash=start.request_hash,
+            prompt_version=start.prompt_version,
+            state="calling",
+            reserved_usd=start.reserved_usd,
+            is_replay=start.is_replay,
+            started_at=clock(),
+        )
+    )
+
+
+def after(session: Session, call_id: str, end: CallEnd) -> None:
+    """Record what came of a request. Tells the sample's totals as well."""
+    row = get(session, schema.ModelCall, call_id, "call")
+    if row.finished_at is not None:
+        return  # another process took the idea over, and counted this call as interrupted
+    row.state, row.code = end.state, end.code
+    row.message = clean_text(end.message[:_MAX_MESSAGE]) if end.message else None
+    row.input_tokens, row.output_tokens = end.input_tokens, end.output_tokens
+    row.cached_input_tokens = end.cached_input_tokens
+    row.cache_write_tokens = end.cache_write_tokens
+    row.is_estimate, row.cost_usd = end.is_estimate, end.cost_usd
+    row.seconds, row.request_id = end.seconds, end.request_id
+    session.execute(
+        update(schema.ModelCall).where(schema.ModelCall.id == call_id).values(finished_at=clock())
+    )
+
+
+def interrupt(session: Session, implementation_id: str) -> int:
+    """Close the calls that a process left open when it died.
+
+    Nobody knows whether they reached the provider: they are charged what they were expected to
+    cost. Returns how many there were.
+    """
+    table = schema.ModelCall
+    return changed(
+        session,
+        update(table)
+        .where(table.implementation_id == implementation_id, table.state == "calling")
+        .values(
+            state="interrupted",
+            code="interrupted",
+            is_estimate=True,
+            cost_usd=table.reserved_usd,
+            finished_at=clock(),
+        ),
+    )
+
+
+def of_sample(
+    session: Session, implementation_id: str, sample: int, revision: int
+) -> list[schema.ModelCall]:
+    """All requests of one sample and revision, oldest first."""
+    table = schema.ModelCall
+    return list(
+        session.scalars(
+            select(table)
+            .where(
+                table.implementation_id == implementation_id,
+                table.sample == sample,
+                table.revision == revision,
+            )
+            .order_by(table.started_at, table.id)
+        )
+    )

@@ -1,0 +1,159 @@
+"""What was spent, and the caps on it: dollars of model calls, hours of GPUs.
+
+A call that is under way counts with what it is expected to cost, a measurement that has not ended
+with its whole budget: so a cap holds for what was begun, not only for what has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, case, func, select
+from sqlalchemy.orm import Session
+
+from assay.contracts.batch import BatchOptions
+from assay.contracts.caps import DAY, Caps, Kind, Limit, OwnerSpending, Scope, Spending
+from assay.domain.states import TERMINAL_MEASUREMENT
+from assay.storage import schema
+from assay.storage.calls import Payer
+from assay.storage.database import Database
+from assay.storage.types import epoch
+
+#: Failures that say that a cap was reached.
+SPEND_CAP, GPU_CAP = "spend_cap", "gpu_hours_cap"
+CAP_CODES = (SPEND_CAP, GPU_CAP)
+_TERMINAL = [s.value for s in TERMINAL_MEASUREMENT]
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A cap that allows nothing more, and what counts against it."""
+
+    limit: Limit
+    used: Decimal | float
+
+    @property
+    def code(self) -> str:
+        """The code of what it ends."""
+        return SPEND_CAP if self.limit.kind == "cost_usd" else GPU_CAP
+
+    def __str__(self) -> str:
+        unit = "USD" if self.limit.kind == "cost_usd" else "GPU-hours"
+        return f"{self.limit.whose} has used {self.used:.6g} of {self.limit.most:.6g} {unit}"
+
+
+def reached(
+    db: Database,
+    session: Session,
+    payer: Payer,
+    caps: Caps,
+    *,
+    more_gpu_hours: float = 0.0,
+    under_way: bool = True,
+    kinds: Collection[Kind] = ("cost_usd", "gpu_hours"),
+) -> Reached | None:
+    """The first cap that is reached, or that `more_gpu_hours` would pass; None if none is.
+
+    `under_way`: count the calls that have not ended. `kinds`: of which caps to look.
+    """
+    for limit in caps.limits(payer.batch, payer.search, payer.owner):
+        if limit.kind not in kinds:
+            continue
+        if limit.kind == "cost_usd":
+            used: Decimal | float = dollars(db, session, limit.scope, payer, under_way=under_way)
+            if used >= limit.most:
+                return Reached(limit, used)
+        else:
+            used = gpu_hours(db, session, limit.scope, payer)
+            if used >= limit.most or used + more_gpu_hours > limit.most:
+                return Reached(limit, used + more_gpu_hours)
+    return None
+
+
+def dollars(
+    db: Database, session: Session, scope: Scope, payer: Payer, *, under_way: bool = True
+) -> Decimal:
+    """What the calls of a scope have cost, where prices are known."""
+    table = schema.ModelCall
+    cost: ColumnElement[Decimal | None] = table.cost_usd.expression
+    if under_way:
+        cost = func.coalesce(cost, case((table.state == "calling", table.reserved_usd)))
+    total = session.scalars(
+        select(func.sum(cost)).where(*_calls_of(db, session, scope, payer))
+    ).one()
+    return total or Decimal(0)
+
+
+def _calls_of(
+    db: Database, session: Session, scope: Scope, payer: Payer
+) -> list[ColumnElement[bool]]:
+    table = schema.ModelCall
+    if scope == "batch":
+        return [table.batch_id == payer.batch]
+    if scope == "search":
+        return [table.search_id == payer.search]
+    mine = [table.owner == payer.owner]
+    return mine if scope != DAY else [*mine, table.started_at >= _midnight(db, session)]
+
+
+def gpu_hours(db: Database, session: Session, scope: Scope, payer: Payer) -> float:
+    """GPU-hours of the measurements of a scope; of what has not ended, its budget."""
+    which = _measurements_of(db, session, scope, payer)
+    attempt, table = schema.Attempt, schema.Measurement
+    ended = session.scalars(
+        select(
+            func.sum(attempt.gpus * (epoch(attempt.finished_at) - epoch(attempt.created_at)))
+        ).where(attempt.measurement_id.in_(which), attempt.finished_at.is_not(None))
+    ).one()
+    open_ = session.scalars(
+        select(func.sum(table.gpus * table.budget_seconds)).where(
+            table.id.in_(which), table.state.not_in(_TERMINAL)
+        )
+    ).one()
+    return (float(ended or 0) + float(open_ or 0)) / 3600
+
+
+def _measurements_of(db: Database, session: Session, scope: Scope, payer: Payer) -> Select[str]:
+    """Ids of what was measured for a batch or search, or asked for by an owner."""
+    table, link = schema.Measurement, schema.ExperimentMeasurement
+    if scope in ("batch", "search"):
+        mine = (
+            select(link.measurement_id)
+            .join(schema.Experiment, schema.Experiment.id == link.experiment_id)
+            .where(table.gpus > 0)
+            .join(table, table.id == link.measurement_id)
+        )
+        if scope == "batch":
+            return mine.where(schema.Experiment.batch_id == payer.batch)
+        return mine.join(schema.Batch, schema.Batch.id == schema.Experiment.batch_id).where(
+            schema.Batch.search_id == payer.search
+        )
+    query = select(table.id).where(table.owner == payer.owner, table.gpus > 0)
+    return query if scope != DAY else query.where(table.created_at >= _midnight(db, session))
+
+
+def _midnight(db: Database, session: Session) -> Any:
+    """When the day began, in UTC."""
+    return db.now(session).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def used(db: Database, session: Session, limit: Limit, payer: Payer) -> Decimal | float:
+    """What counts against a cap."""
+    if limit.kind == "cost_usd":
+        return dollars(db, session, limit.scope, payer)
+    return gpu_hours(db, session, limit.scope, payer)
+
+
+def all_of(
+    session: Session, payer: Payer, options: BatchOptions, owners: Mapping[str, OwnerSpending]
+) -> Caps:
+    """All caps that a batch is under. `owners`: those of owners by name, `*` for the others."""
+    search = session.get_one(schema.Search, payer.search).caps if payer.search else {}
+    return Caps(
+        batch=Spending(max_cost_usd=options.max_cost_usd, max_gpu_hours=options.max_gpu_hours),
+        search=Spending.model_validate(search),
+        owner=owners.get(payer.owner) or owners.get("*") or OwnerSpending(),
+    )

@@ -1,0 +1,74 @@
+"""The tables. Vocabulary of the glossary; constraints carry the guarantees:
+
+- an idea is stored once: UNIQUE(batch, client_key), UNIQUE(batch, position);
+- identical work is measured once: UNIQUE over what makes a measurement;
+- one live attempt per measurement: partial unique index;
+- one result per measurement: it is the primary key;
+- terminal states never change: triggers (see the first migration);
+- curve points and log bytes are stored once: keyed by sequence number and byte offset.
+"""
+
+from assay.storage.schema.base import Base
+from assay.storage.schema.calls import ModelCall, Repair
+from assay.storage.schema.ideas import (
+    Batch,
+    Codebase,
+    Environment,
+    Epoch,
+    Experiment,
+    Idea,
+    Implementation,
+    Sample,
+    Search,
+)
+from assay.storage.schema.measurements import (
+    LIVE_ATTEMPT_SQL,
+    Artifacts,
+    Attempt,
+    CurvePoint,
+    ExperimentMeasurement,
+    Lease,
+    LogChunk,
+    Measurement,
+    Result,
+    Shape,
+    SystemPoint,
+    Worker,
+)
+from assay.storage.schema.service import (
+    Event,
+    IdempotencyKey,
+    Leader,
+    Outbox,
+)
+
+__all__ = [
+    "LIVE_ATTEMPT_SQL",
+    "Artifacts",
+    "Attempt",
+    "Base",
+    "Batch",
+    "Codebase",
+    "CurvePoint",
+    "Environment",
+    "Epoch",
+    "Event",
+    "Experiment",
+    "ExperimentMeasurement",
+    "Idea",
+    "IdempotencyKey",
+    "Implementation",
+    "Leader",
+    "Lease",
+    "LogChunk",
+    "Measurement",
+    "ModelCall",
+    "Outbox",
+    "Repair",
+    "Result",
+    "Sample",
+    "Search",
+    "Shape",
+    "SystemPoint",
+    "Worker",
+]

@@ -1,0 +1,185 @@
+"""Ideas: environments, searches, batches, experiments and how they are implemented."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from assay.storage.schema.base import Base, Id, State
+
+
+class Environment(Base):
+    """A version of an environment that something was submitted for."""
+
+    __tablename__ = "environment"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    name: Mapped[str] = mapped_column(Id, index=True)
+    content_hash: Mapped[str] = mapped_column(Id)
+    # Large, and read once per process: loaded only when it is asked for.
+    manifest: Mapped[dict[str, Any]] = mapped_column(deferred=True)
+    bundle: Mapped[str] = mapped_column(Id)
+    codebase: Mapped[str] = mapped_column(Id)
+    created_at: Mapped[datetime]
+
+
+class Codebase(Base):
+    """A source tree in the object store."""
+
+    __tablename__ = "codebase"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    environment_id: Mapped[str] = mapped_column(ForeignKey("environment.id"))
+    created_at: Mapped[datetime]
+
+
+class Search(Base):
+    """One outer optimisation."""
+
+    __tablename__ = "search"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    owner: Mapped[str] = mapped_column(Id)
+    environment_id: Mapped[str] = mapped_column(ForeignKey("environment.id"))
+    profile: Mapped[str] = mapped_column(Id)
+    strategy: Mapped[str] = mapped_column(Id)
+    seed: Mapped[int]
+    epochs: Mapped[int]
+    batch_size: Mapped[int]
+    ideator: Mapped[str] = mapped_column(String(256))
+    executor: Mapped[str] = mapped_column(String(256))
+    hardware_class: Mapped[str | None] = mapped_column(Id)
+    config: Mapped[dict[str, Any]]
+    labels: Mapped[dict[str, Any]]
+    caps: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    state: Mapped[str] = mapped_column(State)
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
+class Batch(Base):
+    """Ideas submitted together."""
+
+    __tablename__ = "batch"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    owner: Mapped[str] = mapped_column(Id, index=True)
+    environment_id: Mapped[str] = mapped_column(ForeignKey("environment.id"))
+    profile: Mapped[str] = mapped_column(Id)
+    hardware_class: Mapped[str] = mapped_column(Id)
+    executor: Mapped[str] = mapped_column(String(256))
+    ideator: Mapped[str | None] = mapped_column(String(256))
+    options: Mapped[dict[str, Any]]
+    labels: Mapped[dict[str, Any]]
+    search_id: Mapped[str | None] = mapped_column(ForeignKey("search.id"), index=True)
+    epoch: Mapped[int | None]
+    state: Mapped[str] = mapped_column(State)
+    version: Mapped[int]
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
+class Epoch(Base):
+    """One round of a search; its ideas are stored before they are submitted."""
+
+    __tablename__ = "epoch"
+
+    search_id: Mapped[str] = mapped_column(ForeignKey("search.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    ideas: Mapped[list[Any]]
+    batch_id: Mapped[str | None] = mapped_column(ForeignKey("batch.id"))
+    created_at: Mapped[datetime]
+
+
+class Idea(Base):
+    """A natural-language proposal, as submitted."""
+
+    __tablename__ = "idea"
+    __table_args__ = (
+        UniqueConstraint("batch_id", "client_key"),
+        UniqueConstraint("batch_id", "position"),
+    )
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"))
+    position: Mapped[int]
+    client_key: Mapped[str | None] = mapped_column(String(200))
+    text: Mapped[str] = mapped_column(Text)
+    thinking: Mapped[str | None] = mapped_column(Text)
+    operator: Mapped[str] = mapped_column(State)
+    parents: Mapped[list[Any]]
+    #: Earlier ideas with nearly the same words: `[{experiment, similarity}]`.
+    similar: Mapped[list[Any]] = mapped_column(default=list)
+
+
+class Experiment(Base):
+    """One idea put to the test."""
+
+    __tablename__ = "experiment"
+    __table_args__ = (Index("ix_experiment_batch_position", "batch_id", "position"),)
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"))
+    idea_id: Mapped[str] = mapped_column(ForeignKey("idea.id"), unique=True)
+    position: Mapped[int]
+    state: Mapped[str] = mapped_column(State, index=True)
+    failure: Mapped[dict[str, Any] | None]
+    codebase_id: Mapped[str | None] = mapped_column(ForeignKey("codebase.id"), index=True)
+    was_started: Mapped[bool] = mapped_column(default=False)
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
+class Implementation(Base):
+    """The record of turning one idea into a codebase."""
+
+    __tablename__ = "implementation"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    experiment_id: Mapped[str] = mapped_column(ForeignKey("experiment.id"), unique=True)
+    executor: Mapped[str] = mapped_column(String(256))
+    state: Mapped[str] = mapped_column(State)
+    codebase_id: Mapped[str | None] = mapped_column(ForeignKey("codebase.id"))
+    winner: Mapped[int | None]
+    faults: Mapped[int] = mapped_column(default=0)
+    repairs: Mapped[int] = mapped_column(default=0)
+    holder: Mapped[str | None] = mapped_column(Id)
+    lease_expires_at: Mapped[datetime | None]
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
+class Sample(Base):
+    """One model call of an implementation: written before the call, completed after it."""
+
+    __tablename__ = "sample"
+
+    implementation_id: Mapped[str] = mapped_column(
+        ForeignKey("implementation.id"), primary_key=True
+    )
+    sample: Mapped[int] = mapped_column(primary_key=True)
+    revision: Mapped[int] = mapped_column(primary_key=True)
+    is_repair: Mapped[bool] = mapped_column(default=False)
+    #: Whether its diff fitted the codebase, whatever preflight said of it.
+    fitted: Mapped[bool] = mapped_column(default=False)
+    #: The smoke measurement that its codebase went through.
+    smoke_id: Mapped[str | None] = mapped_column(Id)
+    state: Mapped[str] = mapped_column(State)
+    code: Mapped[str | None] = mapped_column(Id)
+    prompt_version: Mapped[str] = mapped_column(Id)
+    answer: Mapped[str | None] = mapped_column(Text)
+    thinking: Mapped[str | None] = mapped_column(Text)
+    diff: Mapped[str | None] = mapped_column(Text)
+    patch_log: Mapped[str | None] = mapped_column(Text)
+    input_tokens: Mapped[int] = mapped_column(default=0)
+    cached_input_tokens: Mapped[int] = mapped_column(default=0)
+    output_tokens: Mapped[int] = mapped_column(default=0)
+    cost_usd: Mapped[Decimal | None]
+    tries: Mapped[int] = mapped_column(default=0)
+    interrupted: Mapped[int] = mapped_column(default=0)
+    started_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None] = mapped_column(index=True)
