@@ -20,8 +20,10 @@ from assay.environments.bundle import read_tree
 
 MANIFEST = "environment.toml"
 BASELINES = "baseline.json"
-#: Prose and measured baselines do not change what is run, so they are not part of the hash.
-NOT_HASHED = frozenset({"README.md", BASELINES})
+#: Texts of the environment's own for those who implement ideas (see docs/environments.md).
+RULES, EXAMPLE = "prompts/executor_rules.txt", "prompts/executor_example.txt"
+#: Prose, prompts and measured baselines do not change what is run: no part of the hash.
+NOT_HASHED = frozenset({"README.md", BASELINES, RULES, EXAMPLE})
 
 
 def default_folders() -> list[Path]:
@@ -112,6 +114,11 @@ class Environment:
             raise InvalidInput.field(
                 "/profile", f"{self.name} has no profile {name!r}; it has: {known}"
             ) from None
+
+    def prompt(self, name: str) -> str:
+        """The environment's own text for a prompt (`RULES`, `EXAMPLE`); empty without one."""
+        path = self.folder / name
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
 
     def committed_baselines(self) -> Mapping[str, Any]:
         """`baseline.json`: what `assay env calibrate` measured, by profile and hardware class."""

@@ -1,18 +1,24 @@
 """Executors: whatever turns an idea into an answer that holds a diff."""
 
-from dataclasses import dataclass
+import functools
+import hashlib
+import json
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from assay.llm import prompts
-from assay.llm.interface import Completion, Model, OnTry, Prompt
+from assay.llm.interface import Completion, Gate, Model, OnTry, Prompt
+
+_TEMPLATES = ("codebase", "executor_system", "executor_idea", "executor_revision")
 
 
 @dataclass(frozen=True)
 class ImplementRequest:
     """One call for one sample of one idea.
 
-    `revision` counts from 0; from 1 on, `previous_answer` and `patch_log` (the patcher's log or a
-    traceback) say what failed. `protected` are globs.
+    `revision` counts from 0; from 1 on, `previous_answer` and `patch_log` (the patcher's log, a
+    traceback, or what was wrong with the answer) say what failed. `protected` are globs; `rules`
+    and `example` are the environment's own texts for executors.
     """
 
     environment_title: str
@@ -25,6 +31,32 @@ class ImplementRequest:
     patch_log: str | None = None
     problem: str = ""
     budget: str = ""
+    rules: str = ""
+    example: str = ""
+
+
+@dataclass(frozen=True)
+class RequestId:
+    """What a call asks, without asking it.
+
+    `hash` names the question: equal for equal texts, model and limits. `prefix` names the part
+    that a provider may cache. `characters` is the length of all of it.
+    """
+
+    hash: str
+    prefix: str = ""
+    characters: int = 0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How a model is asked: `max_tokens` bounds each answer, thinking included."""
+
+    max_tokens: int = 16_000
+    temperature: float | None = None
+
+
+DEFAULT_LIMITS = Limits()
 
 
 class Executor(Protocol):
@@ -33,13 +65,20 @@ class Executor(Protocol):
     @property
     def name(self) -> str: ...
 
-    @property
-    def prompt_version(self) -> str:
+    def prompt_version(self, request: ImplementRequest) -> str:
         """Changes when the same request would be asked in other words."""
         ...
 
+    def identify(self, request: ImplementRequest) -> RequestId:
+        """Which question a request is."""
+        ...
+
     async def implement(
-        self, request: ImplementRequest, *, on_try: OnTry | None = None
+        self,
+        request: ImplementRequest,
+        *,
+        on_try: OnTry | None = None,
+        gate: Gate | None = None,
     ) -> Completion:
         """The answer to a request. Raises ModelError."""
         ...
@@ -49,12 +88,14 @@ class Executor(Protocol):
 
 def implement_prompt(request: ImplementRequest) -> Prompt:
     """The request as a question to a model."""
-    block = prompts.environment_block(
-        title=request.environment_title,
-        problem=request.problem,
-        budget=request.budget,
-        protected=request.protected,
-        files=request.files,
+    block = _block(
+        request.environment_title,
+        request.problem,
+        request.budget,
+        request.protected,
+        request.rules,
+        request.example,
+        tuple(sorted(request.files.items())),
     )
     first = prompts.executor_prompt(block, request.idea_text)
     if request.revision == 0:
@@ -62,42 +103,85 @@ def implement_prompt(request: ImplementRequest) -> Prompt:
     return prompts.revision_prompt(first, request.previous_answer or "", request.patch_log or "")
 
 
-class ModelExecutor:
-    """An executor that asks a model. `max_tokens` bounds each answer, thinking included."""
+@functools.lru_cache(maxsize=32)
+def _block(
+    title: str,
+    problem: str,
+    budget: str,
+    protected: tuple[str, ...],
+    rules: str,
+    example: str,
+    files: tuple[tuple[str, str], ...],
+) -> str:
+    """The part that is the same for all ideas of a batch: made once, and cached by providers."""
+    return prompts.environment_block(
+        title=title,
+        problem=problem,
+        budget=budget,
+        protected=protected,
+        files=dict(files),
+        rules=rules,
+        example=example,
+    )
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        max_tokens: int = 16_000,
-        temperature: float | None = None,
-        timeout_s: float = 600.0,
-    ) -> None:
-        self._model = model
-        self._max_tokens = max_tokens
-        self._temperature = temperature
-        self._timeout_s = timeout_s
+
+def prompt_version(request: ImplementRequest) -> str:
+    """Twelve hex digits of the prompt files, the environment's own among them."""
+    own = f"{request.rules}\0{request.example}" if request.rules or request.example else ""
+    return prompts.version(*_TEMPLATES, more=own)
+
+
+def identify(model: str, request: ImplementRequest, limits: Limits) -> RequestId:
+    """Which question a request is to a model: its hash is of all that decides an answer, but
+    chance."""
+    prompt = implement_prompt(request)
+    messages = [[m.role, m.text] for m in prompt.messages]
+    content = [model, prompt.system, prompt.cache_prefix, messages, asdict(limits)]
+    prefix = f"{prompt.system}\0{prompt.cache_prefix}"
+    return RequestId(
+        hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
+        hashlib.sha256(prefix.encode()).hexdigest(),
+        prompt.characters,
+    )
+
+
+@dataclass
+class ModelExecutor:
+    """An executor that asks a model. `timeout_s` bounds each try."""
+
+    model: Model
+    limits: Limits = DEFAULT_LIMITS
+    timeout_s: float = 600.0
 
     @property
     def name(self) -> str:
-        return str(self._model.name)
+        return str(self.model.name)
 
-    @property
-    def prompt_version(self) -> str:
-        return prompts.version("codebase", "executor_system", "executor_idea", "executor_revision")
+    def prompt_version(self, request: ImplementRequest) -> str:
+        """See `Executor.prompt_version`."""
+        return prompt_version(request)
+
+    def identify(self, request: ImplementRequest) -> RequestId:
+        """See `Executor.identify`."""
+        return identify(self.name, request, self.limits)
 
     async def implement(
-        self, request: ImplementRequest, *, on_try: OnTry | None = None
+        self,
+        request: ImplementRequest,
+        *,
+        on_try: OnTry | None = None,
+        gate: Gate | None = None,
     ) -> Completion:
         """Ask the model. Raises ModelError."""
-        return await self._model.complete(
+        return await self.model.complete(
             implement_prompt(request),
-            max_tokens=self._max_tokens,
-            temperature=self._temperature,
-            timeout_s=self._timeout_s,
+            max_tokens=self.limits.max_tokens,
+            temperature=self.limits.temperature,
+            timeout_s=self.timeout_s,
             on_try=on_try,
+            gate=gate,
         )
 
     async def aclose(self) -> None:
         """Close the model's connections."""
-        await self._model.aclose()
+        await self.model.aclose()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import cast
 
-from assay.llm.executors import Executor, ModelExecutor
+from assay.llm.executors import DEFAULT_LIMITS, Executor, Limits, ModelExecutor
 from assay.llm.ideation import Ideator
 from assay.llm.interface import MissingPackage, Model
 from assay.llm.model_ideator import ModelIdeator
@@ -47,12 +47,19 @@ def open_model(
     return cast(Model, opened)
 
 
-def open_executor(name: ModelName | str, env: Mapping[str, str]) -> Executor:
+def open_executor(
+    name: ModelName | str,
+    env: Mapping[str, str],
+    *,
+    policy: RetryPolicy | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    timeout_s: float = 600.0,
+) -> Executor:
     """What turns ideas into diffs; `offline`: the literal implementer. Raises as `open_model`."""
     parsed = ModelName.parse(name) if isinstance(name, str) else name
     if parsed.provider is Provider.OFFLINE:
         return LiteralImplementer()
-    return ModelExecutor(open_model(parsed, env))
+    return ModelExecutor(open_model(parsed, env, policy=policy), limits, timeout_s)
 
 
 def open_ideator(name: ModelName | str, env: Mapping[str, str]) -> Ideator:

@@ -1,11 +1,14 @@
 """The literal implementer: carries out ideas whose code changes spell out exact edits."""
 
+import hashlib
 import re
+import time
 from collections.abc import Mapping, Sequence
 
-from assay.llm.executors import ImplementRequest
+from assay.domain.ids import new_id
+from assay.llm.executors import ImplementRequest, RequestId
 from assay.llm.ideas import read_idea
-from assay.llm.interface import Completion, OnTry, Try, Usage
+from assay.llm.interface import Completion, Gate, OnTry, Try, Usage
 from assay.patching import PatchRefused, unified_diff
 from assay.patching.blocks import Block, block_hunk, read_blocks
 from assay.patching.text import join_file, split_file
@@ -29,19 +32,31 @@ class LiteralImplementer:
     def name(self) -> str:
         return NAME
 
-    @property
-    def prompt_version(self) -> str:
+    def prompt_version(self, request: ImplementRequest) -> str:
+        """It has no prompt."""
         return "literal-1"
 
+    def identify(self, request: ImplementRequest) -> RequestId:
+        """See `Executor.identify`."""
+        asked = f"{request.revision}\0{request.idea_text}"
+        return RequestId(hashlib.sha256(asked.encode()).hexdigest())
+
     async def implement(
-        self, request: ImplementRequest, *, on_try: OnTry | None = None
+        self,
+        request: ImplementRequest,
+        *,
+        on_try: OnTry | None = None,
+        gate: Gate | None = None,
     ) -> Completion:
-        """The answer; raises nothing of its own."""
+        """The answer; raises nothing of its own. No provider limits it: `gate` is not asked."""
+        began, id_ = time.monotonic(), new_id("call")
         if on_try is not None:
-            await on_try(Try(1, "started"))
+            await on_try(Try(id_, 1, "started"))
         completion = Completion(_answer(request), "", "end", Usage(), NAME)
         if on_try is not None:
-            await on_try(Try(1, "returned", completion=completion))
+            seconds = time.monotonic() - began
+            done = Try(id_, 1, "returned", completion=completion, usage=Usage(), seconds=seconds)
+            await on_try(done)
         return completion
 
     async def aclose(self) -> None:

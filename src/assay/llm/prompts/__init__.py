@@ -23,6 +23,9 @@ NAMES = (
     "ideator_exploit",
 )
 
+#: Characters of an answer that are shown again when it is to be revised.
+MAX_PREVIOUS = 40_000
+
 
 @functools.cache
 def template(name: str) -> str:
@@ -30,9 +33,12 @@ def template(name: str) -> str:
     return resources.files(__package__).joinpath(f"{name}.txt").read_text(encoding="utf-8")
 
 
-def version(*names: str) -> str:
-    """Twelve hex digits that change when any of the named prompt files does (all by default)."""
-    digest = hashlib.sha256()
+def version(*names: str, more: str = "") -> str:
+    """Twelve hex digits that change when any of the named prompt files does (all by default).
+
+    `more` is text from elsewhere that counts as well: an environment's own prompts.
+    """
+    digest = hashlib.sha256(more.encode())
     for name in names or NAMES:
         digest.update(name.encode() + b"\0" + template(name).encode() + b"\0")
     return digest.hexdigest()[:12]
@@ -69,8 +75,14 @@ def environment_block(
     budget: str,
     protected: Sequence[str],
     files: Mapping[str, str],
+    rules: str = "",
+    example: str = "",
 ) -> str:
     """The part of a prompt that is the same for all ideas of an environment, to be cached."""
+    own = [f"Rules of this environment:\n{rules.strip()}"] if rules.strip() else []
+    own += (
+        [f"An example of an edit of this codebase:\n{example.strip()}"] if example.strip() else []
+    )
     return render(
         "codebase",
         title=title,
@@ -78,6 +90,7 @@ def environment_block(
         budget=budget or "as the codebase has it",
         protected=", ".join(f"`{name}`" for name in protected) or "none",
         codebase=render_codebase(files),
+        own="\n\n".join(own),
     )
 
 
@@ -92,10 +105,19 @@ def revision_prompt(first: Prompt, previous_answer: str, log: str) -> Prompt:
     revision = render("executor_revision", log=fenced("LOG", log))
     messages = (
         *first.messages,
-        Message("assistant", previous_answer.strip() or "(no answer)"),
+        Message("assistant", _shortened(previous_answer.strip()) or "(no answer)"),
         Message("user", revision),
     )
     return Prompt(first.system, messages, first.cache_prefix)
+
+
+def _shortened(answer: str) -> str:
+    """An answer that went astray may be endless: its ends say enough."""
+    if len(answer) <= MAX_PREVIOUS:
+        return answer
+    half = MAX_PREVIOUS // 2
+    left = len(answer) - 2 * half
+    return f"{answer[:half]}\n[… {left} characters left out …]\n{answer[-half:]}"
 
 
 def ideator_prompt(
