@@ -6,8 +6,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # torch: "cpu" keeps gigabytes of CUDA packages away; "cuda" takes the registry's newest build.
 TORCH  ?= cpu
-# Faults one by one: make test-faults. Of the fault suite, make test runs many at once, seeded.
-LONG_FAULTS := $(filter-out tests/faults/test_overlap.py,$(wildcard tests/faults/test_*.py))
+# Faults one by one: make test-faults. Of the fault suite, make test runs many at once and some
+# kills of an implement worker, both seeded.
+SHORT_FAULTS := tests/faults/test_overlap.py tests/faults/test_implement_kills.py
+LONG_FAULTS := $(filter-out $(SHORT_FAULTS),$(wildcard tests/faults/test_*.py))
 # make chaos: how long server mode is kept under faults.
 MINUTES ?= 20
 
@@ -17,7 +19,7 @@ MINUTES ?= 20
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 	@echo "bench-NAME          A benchmark: overhead, discrimination, environments, evaluation,"
-	@echo "                    gpu, patching, sandbox, scheduler"
+	@echo "                    execution-rate, gpu, patching, sandbox, scheduler"
 
 install: $(VENV)/.installed-$(TORCH) ## Create .venv and install everything (TORCH=cuda for a GPU)
 
@@ -33,7 +35,8 @@ serve: install ## Serve the API at http://127.0.0.1:8000
 
 test: install ## Tests (CI=true: nothing may be skipped for want of a server)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/deploy/test_compose.py \
-		$(foreach file,$(LONG_FAULTS),--ignore=$(file)) tests
+		$(foreach file,$(LONG_FAULTS),--ignore=$(file)) \
+		--deselect=tests/faults/test_implement_kills.py::test_fifty_kills tests
 
 test-faults: install ## The whole fault suite and the compose stack
 	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/faults

@@ -26,6 +26,7 @@ from services.implementer.routers import (
     internal,
     measurements,
     meta,
+    reports,
     searches,
     transfers,
     workers,
@@ -64,7 +65,15 @@ def create_app(context: Context, *, allowed_hosts: list[str] | None = None) -> F
     app.state.context = context
     app.state.metrics = Metrics(context.db)
     problems.install(app)
-    for module in (batches, experiments, measurements, environments, searches, workers):
+    for module in (
+        batches,
+        experiments,
+        measurements,
+        environments,
+        searches,
+        reports,
+        workers,
+    ):
         app.include_router(module.router, prefix="/v1")
     app.include_router(meta.router)
     app.include_router(internal.router, prefix="/internal/v1")

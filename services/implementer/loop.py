@@ -1,8 +1,9 @@
 """The implement loop: one idea becomes a codebase, or the reason why it does not.
 
-Up to `samples` calls, each revised up to `revisions` times from the patch log; the first diff
-that applies and passes preflight wins and the others are cancelled (paper §2.2). `paper` sampling
-starts all samples at once; `staged` starts one, and more only when it has failed.
+Up to `samples` calls, each revised up to `revisions` times from what was wrong with its answer;
+the first diff that applies and passes preflight wins and the others are cancelled (paper §2.2).
+`paper` sampling starts all samples at once; `staged` starts one, and more only when it has failed.
+A codebase that crashed early in training goes through the loop once more, with its traceback.
 
 Every call is recorded before it is made and after it returned, so a crash repeats at most one
 call per sample: recorded answers are read back instead of being asked for again.
@@ -12,52 +13,60 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import warnings
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Awaitable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy.orm import Session
 
 from assay.domain.isolation import is_offline
 from assay.domain.states import Failure, FailureStage
-from assay.llm.executors import Executor, ImplementRequest
-from assay.llm.interface import Completion, ModelError, Try
-from assay.llm.names import ModelName
-from assay.llm.prices import price
-from assay.patching import PatchRefused, apply_answer, check_codebase, unified_diff
-from assay.storage import environments, implementations
-from assay.storage.implementations import CallRecord, Work
+from assay.environments.catalog import EXAMPLE, RULES
+from assay.llm import Executor, ImplementRequest, recording
+from assay.storage import caps, environments, implementations, samples, schema
+from assay.storage.implementations import Work
 from assay.storage.objects import ObjectStore
+from assay.storage.repairs import Repair
+from assay.storage.samples import Answer, Key, Verdict
+from services.implementer import smoke
+from services.implementer.asking import Asking, CapReachedError, Lengths, caps_of
 from services.implementer.context import Context
+from services.implementer.judging import (
+    MALFORMED,
+    Files,
+    Patched,
+    Rejected,
+    crash_feedback,
+    diff_of,
+    has_traceback,
+    judge,
+)
+from services.implementer.limits import Gates
+from services.implementer.smoke import Smoke, Waiter
 
-T = TypeVar("T")
 #: Sizes of the stages of `staged` sampling: one call, a few more, then the rest.
 STAGES = (1, 3)
 
 
-class SpendCapReachedError(Exception):
-    """No new call may start: the batch has spent what it may."""
+@dataclass
+class Shared:
+    """What all loops of a process share."""
 
+    gates: Gates
+    waiter: Waiter
+    lengths: Lengths = field(default_factory=Lengths)
+    _prompts: dict[str, tuple[str, str]] = field(default_factory=dict)
 
-class NoLongerWantedError(Exception):
-    """The experiment was cancelled while it was being implemented."""
+    def prompts(self, context: Context, environment_id: str) -> tuple[str, str]:
+        """An environment's own rules and example for executors."""
+        if environment_id not in self._prompts:
+            environment = context.environments.get(environment_id)
+            self._prompts[environment_id] = environment.prompt(RULES), environment.prompt(EXAMPLE)
+        return self._prompts[environment_id]
 
-
-@dataclass(frozen=True)
-class Patched:
-    """A sample whose diff applied and passed preflight."""
-
-    sample: int
-    files: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """A sample that came to nothing, and why."""
-
-    code: str
-    message: str
+    @classmethod
+    def of(cls, context: Context) -> Shared:
+        """For a process with these settings."""
+        return cls(Gates(context.settings.models), Waiter(context))
 
 
 @dataclass
@@ -67,7 +76,15 @@ class Loop:
     context: Context
     work: Work
     executor: Executor
-    baseline: dict[str, str]
+    baseline: Files
+    shared: Shared
+    asking: Asking = field(init=False)
+    smoke: Smoke = field(init=False)
+
+    def __post_init__(self) -> None:
+        shared = self.shared
+        self.asking = Asking(self.context, self.work, self.executor, shared.gates, shared.lengths)
+        self.smoke = Smoke(self.asking, shared.waiter)
 
     async def run(self) -> Patched | Failure:
         """Work through the samples until one is accepted.
@@ -76,18 +93,27 @@ class Loop:
             NoLongerWantedError: the experiment was cancelled meanwhile.
             Unavailable: the database or the object store cannot be used; try again later.
         """
-        rejected = Rejected("no_samples", "no sample was asked for")
+        stored = await asyncio.to_thread(self._stored)
         try:
-            for stage in self._stages():
-                outcome = await _first_accepted([self._sample(n) for n in stage])
-                if isinstance(outcome, Patched):
-                    return outcome
-                rejected = outcome
-        except SpendCapReachedError:
-            cap = self.work.options.max_cost_usd
-            message = f"the batch has spent its cap of {cap} USD; raise max_cost_usd to go on"
-            return Failure(FailureStage.IMPLEMENT, "spend_cap", message)
-        return Failure(FailureStage.IMPLEMENT, rejected.code, rejected.message)
+            if self.work.repair is not None:
+                return await self._repair(self.work.repair, stored)
+            return await self._first(stored)
+        except CapReachedError as reached:  # of a repair
+            assert self.work.repair is not None
+            return unrepaired(self.work.repair, str(reached))
+
+    async def _first(self, stored: Stored) -> Patched | Failure:
+        rejected = Rejected("no_samples", "no sample was asked for")
+        for stage in (*_accepted(stored), *self._stages()):
+            outcome = await _first_accepted([self._sample(n, stored) for n in stage])
+            if isinstance(outcome, Patched):
+                return outcome
+            rejected = outcome
+            if rejected.is_final or rejected.code in caps.CAP_CODES:
+                break
+        return Failure(
+            FailureStage.IMPLEMENT, rejected.code, rejected.message, retryable=rejected.retryable
+        )
 
     def _stages(self) -> Iterator[range]:
         options = self.work.options
@@ -102,184 +128,209 @@ class Loop:
                 yield range(start, min(start + size, total))
             start += size
 
-    async def _sample(self, sample: int) -> Patched | Rejected:
-        stored = await self._read(
-            lambda session: {
-                row.revision: row
-                for row in implementations.samples(session, self.work.implementation)
-                if row.sample == sample
-            }
-        )
-        answer: str | None = None
-        rejected = Rejected("no_revisions", "")
+    async def _sample(self, sample: int, stored: Stored) -> Patched | Rejected:
+        rejected, previous = Rejected("no_revisions", ""), None
         for revision in range(self.work.options.revisions + 1):
-            row = stored.get(revision)
-            if row is not None and row.state == "failed":
-                return Rejected(row.code or "model_error", row.patch_log or "the call failed")
-            if row is not None and row.state in ("applied", "refused"):
-                answer = row.answer or ""
-                outcome = await asyncio.to_thread(self._judge, answer)
-            else:
-                answer, outcome = await self._ask(sample, revision, answer, rejected.message)
-            if not isinstance(outcome, Rejected):
-                return Patched(sample, outcome)
-            rejected = outcome
-            if rejected.code == "refused":
+            request = self._request(sample, revision, previous, rejected.message)
+            try:
+                step = await self._step(request, stored)
+            except CapReachedError as reached:  # siblings under way may still win
+                return Rejected(reached.code, f"{reached}: raise the cap to go on")
+            if isinstance(step.outcome, Patched):
+                return step.outcome
+            rejected, previous = step.outcome, step.answer
+            if rejected.is_final or previous is None:
                 break
         return rejected
 
-    async def _ask(
+    async def _repair(self, repair: Repair, stored: Stored) -> Patched | Failure:
+        """One more revision of the sample that won, with the traceback of its training."""
+        store, context = self.context.store, self.context
+        files = await asyncio.to_thread(environments.get_codebase, store, repair.codebase)
+        log = await asyncio.to_thread(smoke.log_tail, context, repair.measurement)
+        if not has_traceback(log):
+            return unrepaired(repair, "its log holds no traceback")
+        said = repair.failure.get("message", "")
+        what = f"The edit applied, but its training crashed: {said}"
+        winner = [
+            row.answer
+            for row in stored.values()
+            if row.sample == repair.sample and row.state == "applied" and row.answer
+        ]
+        request = self._request(
+            repair.sample,
+            repair.revision,
+            winner[-1] if winner else "",
+            crash_feedback(what, log, files),
+        )
+        outcome = (await self._step(request, stored, repair)).outcome
+        if isinstance(outcome, Rejected):
+            return unrepaired(repair, f"{outcome.code}: {outcome.message}")
+        return outcome
+
+    def _request(
         self, sample: int, revision: int, previous: str | None, log: str
-    ) -> tuple[str | None, dict[str, str] | Rejected]:
-        """Make one call, with a record before and after; judge its answer."""
-        key = (self.work.implementation, sample, revision)
-        await self._write(lambda s: self._before(s, sample, revision))
-        tries = 0
-
-        async def count(event: Try) -> None:
-            nonlocal tries
-            tries = event.number
-
-        request = ImplementRequest(
-            environment_title=self.work.manifest.title,
-            problem=self.work.manifest.problem,
+    ) -> ImplementRequest:
+        manifest = self.work.manifest
+        rules, example = self.shared.prompts(self.context, self.work.environment_id)
+        return ImplementRequest(
+            environment_title=manifest.title,
+            problem=manifest.problem,
             budget=_budget_text(self.work),
             files=self.baseline,
-            protected=self.work.manifest.codebase.protected,
+            protected=manifest.codebase.protected,
             idea_text=self.work.idea,
             sample=sample,
             revision=revision,
             previous_answer=previous,
             patch_log=log or None,
+            rules=rules,
+            example=example,
+        )
+
+    async def _step(
+        self, request: ImplementRequest, stored: Stored, repair: Repair | None = None
+    ) -> Step:
+        """One answer, asked for or remembered, and what it is worth."""
+        row = stored.get((request.sample, request.revision))
+        if row is not None and row.state == "refused":
+            return Step(row.answer, Rejected(row.code or "refused", row.patch_log or ""))
+        if row is not None and row.state == "failed":
+            code, message = row.code or "model_error", row.patch_log or "the call failed"
+            return Step(None, Rejected(code, message, is_final=True))
+        if row is not None and row.answer is not None:  # also of one whose smoke was interrupted
+            answer: Answer | Rejected = Answer(row.answer or "", code=row.code)
+        else:
+            answer = await self.asking.ask(request, is_repair=repair is not None)
+        if isinstance(answer, Rejected):
+            return Step(None, answer)
+        outcome = await self._preflight(request, answer, repair, is_passed=_is_passed(row))
+        if isinstance(outcome, Rejected):
+            recording.note(self.executor, request, refused=True)
+        return Step(answer.text, outcome)
+
+    async def _preflight(
+        self, request: ImplementRequest, answer: Answer, repair: Repair | None, *, is_passed: bool
+    ) -> Patched | Rejected:
+        """Judge an answer, try what it makes, and record both."""
+        key = (self.work.implementation, request.sample, request.revision)
+        with_smoke = smoke.of_batch(self.work) and not is_passed
+        # Paid for: it is judged and recorded even if a sibling wins meanwhile.
+        judged = asyncio.ensure_future(
+            self._judged(key, answer, repair, is_recorded=is_passed, with_smoke=with_smoke)
         )
         try:
-            completion = await self.executor.implement(request, on_try=count)
-        except ModelError as error:
-            code, message = _model_error_code(error), str(error)
-            record = CallRecord("failed", code, patch_log=message, tries=tries)
-            await self._after(key, record)
-            return None, Rejected(code, message)
+            files, rejected = await asyncio.shield(judged)
         except asyncio.CancelledError:
-            await asyncio.shield(self._after(key, CallRecord("cancelled", tries=tries)))
+            await judged
             raise
-        # Paid for: it is recorded even if a sibling wins, or the batch is cancelled, meanwhile.
-        outcome = await asyncio.shield(self._take(key, completion, max(tries, 1)))
-        return completion.text, outcome
+        if files is not None and rejected is None and with_smoke:
+            try:
+                rejected = await self.smoke.passes(key, files)
+            except asyncio.CancelledError:
+                await asyncio.shield(self._record(key, Verdict("cancelled"), files))
+                raise
+            await self._record(key, _verdict(rejected), files)
+        if rejected is not None:
+            return rejected
+        assert files is not None
+        return Patched(request, files)
 
-    async def _take(
-        self, key: tuple[str, int, int], completion: Completion, tries: int
-    ) -> dict[str, str] | Rejected:
-        """Judge an answer and record it."""
-        outcome = await asyncio.to_thread(self._judge_completion, completion)
-        await self._after(key, self._record(completion, outcome, tries))
-        return outcome
+    async def _judged(
+        self,
+        key: Key,
+        answer: Answer,
+        repair: Repair | None,
+        *,
+        is_recorded: bool,
+        with_smoke: bool,
+    ) -> tuple[Files | None, Rejected | None]:
+        files, rejected = await asyncio.to_thread(self._judge, answer, repair)
+        if not is_recorded and not (with_smoke and rejected is None):
+            await self._record(key, _verdict(rejected), files)
+        return files, rejected
 
-    def _before(self, session: Session, sample: int, revision: int) -> None:
-        if not implementations.is_wanted(session, self.work.experiment):
-            raise NoLongerWantedError
-        cap = self.work.options.max_cost_usd
-        free = is_offline(self.work.executor)
-        if cap is not None and not free:
-            spent = implementations.spent(session, self.work.batch)
-            if spent >= cap:
-                raise SpendCapReachedError
-        implementations.before_call(
-            self.context.db,
-            session,
-            self.work.implementation,
-            sample,
-            revision,
-            self.executor.prompt_version,
+    async def _record(self, key: Key, verdict: Verdict, files: Files | None) -> None:
+        if files is not None:
+            verdict = replace(verdict, diff=diff_of(files, self.baseline), fitted=True)
+        db = self.context.db
+        await self.asking.write(lambda session: samples.ended(db, session, key, verdict))
+
+    def _judge(
+        self, answer: Answer, repair: Repair | None
+    ) -> tuple[Files | None, Rejected | None]:
+        if answer.code is not None:
+            return None, Rejected(answer.code, MALFORMED[answer.code])
+        files, rejected = judge(
+            answer.text,
+            self.baseline,
+            self.work.manifest.codebase.protected,
+            compiles=self.work.options.preflight != "off",
         )
+        if files is not None and repair is not None and rejected is None:
+            crashed = environments.get_codebase(self.context.store, repair.codebase)
+            if files == crashed:
+                return files, Rejected("unchanged", "the edit is the one that crashed")
+        return files, rejected
 
-    def _judge_completion(self, completion: Completion) -> dict[str, str] | Rejected:
-        if completion.stop == "refused":
-            return Rejected("refused", "the model declined to write this change")
-        if completion.stop == "truncated":
-            # A diff that was cut off may look whole: never apply one.
-            return Rejected("truncated", "the answer was cut off; send a shorter diff, whole")
-        return self._judge(completion.text)
-
-    def _judge(self, answer: str) -> dict[str, str] | Rejected:
-        """The patched files, or why the answer's edits cannot be used."""
-        try:
-            result = apply_answer(
-                self.baseline, answer, protected=self.work.manifest.codebase.protected
-            )
-            check_codebase(result.files, self.baseline, self.work.manifest.codebase.protected)
-        except PatchRefused as refusal:
-            return Rejected(refusal.code.value, refusal.log)
-        if self.work.options.preflight == "compile":
-            broken = compile_error(result.files, self.baseline)
-            if broken is not None:
-                return Rejected("does_not_compile", broken)
-        return result.files
-
-    def _record(
-        self, completion: Completion, outcome: dict[str, str] | Rejected, tries: int
-    ) -> CallRecord:
-        refused = outcome if isinstance(outcome, Rejected) else None
-        usage = completion.usage
-        return CallRecord(
-            state="refused" if refused else "applied",
-            code=refused.code if refused else None,
-            answer=completion.text,
-            thinking=completion.thinking or None,
-            diff=None if isinstance(outcome, Rejected) else unified_diff(self.baseline, outcome),
-            patch_log=refused.message if refused else None,
-            input_tokens=usage.all_input_tokens,
-            cached_input_tokens=usage.cached_input_tokens,
-            output_tokens=usage.output_tokens,
-            cost_usd=price(ModelName.parse(self.work.executor), usage),
-            tries=tries,
-        )
-
-    async def _after(self, key: tuple[str, int, int], record: CallRecord) -> None:
-        await self._write(lambda s: implementations.after_call(self.context.db, s, *key, record))
-
-    async def _write(self, action: Callable[[Session], None]) -> None:
-        def transaction() -> None:
-            with self.context.write() as session:
-                action(session)
-                implementations.check_held(session, self.work)
-
-        await asyncio.to_thread(transaction)
-
-    async def _read(self, action: Callable[[Session], T]) -> T:
-        def transaction() -> T:
-            with self.context.db.read() as session:
-                return action(session)
-
-        return await asyncio.to_thread(transaction)
+    def _stored(self) -> Stored:
+        with self.context.db.read() as session:
+            rows = samples.of(session, self.work.implementation)
+        return {(row.sample, row.revision): row for row in rows}
 
 
-async def _first_accepted(samples: list[Awaitable[Patched | Rejected]]) -> Patched | Rejected:
-    """The first sample that is accepted; the others are cancelled. Else the first rejection."""
-    tasks = [asyncio.ensure_future(sample) for sample in samples]
+Stored = dict[tuple[int, int], schema.Sample]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one revision of a sample came to."""
+
+    answer: str | None
+    outcome: Patched | Rejected
+
+
+def _verdict(rejected: Rejected | None) -> Verdict:
+    if rejected is None:
+        return Verdict("applied")
+    return Verdict("refused", rejected.code, rejected.message)
+
+
+def _accepted(stored: Stored) -> Iterator[Sequence[int]]:
+    """The sample that had won when the process died, alone: its siblings were cancelled, and are
+    not asked again."""
+    found = [sample for (sample, _), row in stored.items() if row.state == "applied"]
+    if found:
+        yield found[:1]
+
+
+def _is_passed(row: schema.Sample | None) -> bool:
+    return row is not None and row.state == "applied"
+
+
+async def _first_accepted(found: list[Awaitable[Patched | Rejected]]) -> Patched | Rejected:
+    """The first sample that is accepted; the others are cancelled. Else the first rejection,
+    or one that is final for all."""
+    tasks = [asyncio.ensure_future(sample) for sample in found]
     try:
         for finished in asyncio.as_completed(tasks):
             outcome = await finished
-            if isinstance(outcome, Patched):
+            if isinstance(outcome, Patched) or outcome.is_final:
                 return outcome
-        return tasks[0].result()
+        rejected = [task.result() for task in tasks]
+        capped = [r for r in rejected if isinstance(r, Rejected) and r.code in caps.CAP_CODES]
+        return (capped or rejected)[0]
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def compile_error(files: dict[str, str], baseline: dict[str, str]) -> str | None:
-    """Why a changed Python file does not compile, or None. Nothing is executed."""
-    for name, text in files.items():
-        if not name.endswith(".py") or baseline.get(name) == text:
-            continue
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                compile(text, name, "exec", dont_inherit=True)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            return f"{name} does not compile: {type(error).__name__}: {error}"
-    return None
+def unrepaired(repair: Repair, why: str) -> Failure:
+    """The failure that was to be repaired, with what became of that."""
+    failure = Failure.from_dict(repair.failure)
+    message = f"{failure.message} (a repair was tried: {why[:300]})"
+    return Failure(failure.stage, failure.code, message, retryable=failure.retryable)
 
 
 def _budget_text(work: Work) -> str:
@@ -291,12 +342,7 @@ def _budget_text(work: Work) -> str:
     return "; ".join(parts)
 
 
-def _model_error_code(error: ModelError) -> str:
-    name = type(error).__name__
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
-
-
-def take_up(context: Context, experiment_id: str) -> tuple[Work, dict[str, str]] | None:
+def take_up(context: Context, experiment_id: str) -> tuple[Work, Files] | None:
     """Begin an experiment's implementation, or go on with it; None if there is nothing to do."""
     with context.write() as session:
         work = implementations.begin(
@@ -308,9 +354,25 @@ def take_up(context: Context, experiment_id: str) -> tuple[Work, dict[str, str]]
 
 
 @functools.lru_cache(maxsize=16)
-def _baseline(store: ObjectStore, codebase: str) -> dict[str, str]:
+def _baseline(store: ObjectStore, codebase: str) -> Files:
     """A baseline's files: the same for every idea of a batch, and never changed."""
     return environments.get_codebase(store, codebase)
+
+
+def _gpu_cap(context: Context, session: Session, work: Work) -> Failure | None:
+    """Why the measurements of an experiment may not be asked for, if a cap forbids it."""
+    profile = work.manifest.profiles[work.profile]
+    hours = len(set(work.options.seeds)) * profile.gpus * profile.budget.seconds / 3600
+    if not hours:
+        return None
+    allowed = caps_of(context, session, work)
+    found = caps.reached(
+        context.db, session, work.payer, allowed, more_gpu_hours=hours, kinds=["gpu_hours"]
+    )
+    if found is None:
+        return None
+    message = f"with this measurement, {found}: raise the cap to go on"
+    return Failure(FailureStage.SCHEDULE, caps.GPU_CAP, message)
 
 
 def conclude(context: Context, work: Work, outcome: Patched | Failure) -> None:
@@ -318,7 +380,13 @@ def conclude(context: Context, work: Work, outcome: Patched | Failure) -> None:
     if isinstance(outcome, Failure):
         with context.write() as session:
             implementations.fail(context.db, session, work, outcome)
+            samples.close(context.db, session, work.implementation)
         return
     codebase = environments.put_codebase(context.store, outcome.files)
     with context.write() as session:
-        implementations.succeed(context.db, session, work, outcome.sample, codebase)
+        too_much = _gpu_cap(context, session, work)
+        if too_much is not None:
+            implementations.fail(context.db, session, work, too_much)
+        else:
+            implementations.succeed(context.db, session, work, outcome.sample, codebase)
+        samples.close(context.db, session, work.implementation)

@@ -15,17 +15,22 @@ from typing import Any
 
 from assay.domain.errors import AssayError, Fenced, Unavailable
 from assay.domain.states import Failure, FailureStage
-from assay.llm import Executor, open_executor
+from assay.llm import Executor, recording
 from assay.llm.interface import ModelError
 from assay.storage import implementations
 from assay.telemetry.logs import keep
+from services.implementer.asking import NoLongerWantedError
 from services.implementer.context import Context
-from services.implementer.loop import Loop, NoLongerWantedError, conclude, take_up
+from services.implementer.executors import executor_of
+from services.implementer.judging import Patched
+from services.implementer.loop import Loop, Shared, conclude, take_up
 
 log = logging.getLogger(__name__)
 #: Faults of our own (a full disk, an unreachable store) after which an idea is given up.
 MAX_FAULTS = 5
 THREADS = 2
+#: More ideas are looked for when no more than this share of what may be under way is.
+REFILL = 0.9
 #: Leases are renewed this many times before they would run out.
 RENEWALS = 6
 
@@ -33,9 +38,9 @@ RENEWALS = 6
 class ImplementPool:
     """Implements experiments concurrently. A slow idea blocks no other."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._context = context
-        self._loop = asyncio.new_event_loop()
+        self._loop = loop or asyncio.new_event_loop()
         # Few threads for the database and for patching: ideas wait for models, not for these, and
         # more would only crowd out whoever reports results.
         self._loop.set_default_executor(ThreadPoolExecutor(THREADS, "implementer"))
@@ -45,7 +50,11 @@ class ImplementPool:
         self._begun: set[str] = set()
         self._errands: set[asyncio.Task[None]] = set()
         self._executors: dict[str, Executor] = {}
-        self._limit = asyncio.Semaphore(context.settings.concurrent_ideas)
+        self._shared = Shared.of(context)
+        self._finding: asyncio.Task[None] | None = None
+        self._find_again = False
+        #: Whether the last look found more than there was room for.
+        self._is_more = False
 
     def start(self) -> None:
         """Start the thread, which also takes up what an earlier process left unfinished."""
@@ -68,8 +77,9 @@ class ImplementPool:
             log.warning("the leases of ideas are left to run out: %s", error)
 
     def look_at(self, experiment_id: str) -> None:
-        """Implement the experiment."""
-        self._call(lambda: self._look_at(experiment_id))
+        """There is something new to implement. What is taken up next is for all batches to share,
+        so that which one it is does not matter."""
+        self._call(self._find_soon)
 
     def look_again(self) -> None:
         """Stop implementing what was cancelled."""
@@ -77,7 +87,7 @@ class ImplementPool:
 
     def rescan(self) -> None:
         """Look for work now: messages may have been missed."""
-        self._call(lambda: self._later(self._find()))
+        self._call(self._find_soon)
 
     def _call(self, action: Callable[[], object]) -> None:
         try:
@@ -108,22 +118,36 @@ class ImplementPool:
     async def _rescan(self) -> None:
         """Look for work that no message announced: after a restart, or when one was lost."""
         while True:
-            await self._find()
+            self._find_soon()
             await asyncio.sleep(self._context.settings.rescan_seconds)
 
-    async def _find(self) -> None:
-        try:
-            found = await asyncio.to_thread(self._unfinished)
-        except Exception as error:  # without this look, lost messages would stay lost
-            log.warning("cannot look for ideas to implement: %s", error)
-            return
-        for experiment_id in found:
-            self._look_at(experiment_id)
+    def _find_soon(self) -> None:
+        """Look for work once; whoever asks meanwhile makes it look once more."""
+        self._find_again = True
+        if self._finding is None or self._finding.done():
+            self._finding = self._loop.create_task(self._find())
 
-    def _unfinished(self) -> list[str]:
+    async def _find(self) -> None:
+        while self._find_again:
+            self._find_again = False
+            free = self._context.settings.concurrent_ideas - len(self._tasks)
+            if free <= 0:
+                return  # the next idea that is done looks again
+            try:
+                found = await asyncio.to_thread(self._unfinished, free, list(self._tasks))
+            except Exception as error:  # without this look, lost messages would stay lost
+                log.warning("cannot look for ideas to implement: %s", error)
+                return
+            self._is_more = len(found) == free
+            for experiment_id in found:
+                self._look_at(experiment_id)
+
+    def _unfinished(self, limit: int, known: list[str]) -> list[str]:
         db = self._context.db
         with db.read() as session:
-            return implementations.unfinished(db, session, self._context.holder)
+            return implementations.unfinished(
+                db, session, self._context.holder, limit=limit, known=known
+            )
 
     def _look_at(self, experiment_id: str) -> None:
         if experiment_id in self._tasks:
@@ -135,6 +159,9 @@ class ImplementPool:
     def _forget(self, experiment_id: str) -> None:
         self._tasks.pop(experiment_id, None)
         self._begun.discard(experiment_id)
+        most = self._context.settings.concurrent_ideas
+        if self._is_more and len(self._tasks) <= REFILL * most:
+            self._find_soon()
 
     async def _keep_leases(self) -> None:
         while True:
@@ -165,32 +192,33 @@ class ImplementPool:
 
     async def _implement(self, experiment_id: str) -> None:
         keep(experiment=experiment_id)  # for the lines of this task, and of what it calls
-        async with self._limit:
-            try:
-                taken = await asyncio.to_thread(take_up, self._context, experiment_id)
-                if taken is None:
-                    return
-                work, baseline = taken
-                self._begun.add(experiment_id)
-            except Exception as error:  # the next rescan takes it up again
-                log.exception("cannot take up %s", experiment_id)
-                await asyncio.to_thread(self._count_fault, experiment_id, error)
+        try:
+            taken = await asyncio.to_thread(take_up, self._context, experiment_id)
+            if taken is None:
                 return
-            try:
-                executor = self._executor(work.executor)
-                outcome = await Loop(self._context, work, executor, baseline).run()
-                await asyncio.to_thread(conclude, self._context, work, outcome)
-            except NoLongerWantedError:
-                log.info("%s was cancelled while it was being implemented", experiment_id)
-            except Fenced as error:
-                log.warning("dropped: %s", error)
-            except Exception as error:
-                log.exception("implementing %s was interrupted", experiment_id)
-                await asyncio.to_thread(self._count_fault, experiment_id, error)
+            work, baseline = taken
+            self._begun.add(experiment_id)
+        except Exception as error:  # the next rescan takes it up again
+            log.exception("cannot take up %s", experiment_id)
+            await asyncio.to_thread(self._count_fault, experiment_id, error)
+            return
+        try:
+            executor = self._executor(work.executor)
+            outcome = await Loop(self._context, work, executor, baseline, self._shared).run()
+            if isinstance(outcome, Patched):
+                recording.note(executor, outcome.request, won=True)
+            await asyncio.to_thread(conclude, self._context, work, outcome)
+        except NoLongerWantedError:
+            log.info("%s was cancelled while it was being implemented", experiment_id)
+        except Fenced as error:
+            log.warning("dropped: %s", error)
+        except Exception as error:
+            log.exception("implementing %s was interrupted", experiment_id)
+            await asyncio.to_thread(self._count_fault, experiment_id, error)
 
     def _executor(self, name: str) -> Executor:
         if name not in self._executors:
-            self._executors[name] = open_executor(name, self._context.variables)
+            self._executors[name] = executor_of(self._context, name)
         return self._executors[name]
 
     def _count_fault(self, experiment_id: str, error: Exception) -> None:

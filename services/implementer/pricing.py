@@ -8,10 +8,14 @@ from assay.contracts.batch import BatchRequest
 from assay.environments.catalog import Environment
 from assay.llm.names import ModelName
 from assay.llm.prices import estimate
+from services.implementer import novelty
+from services.implementer.context import Context
 from services.implementer.views.batches import dollars
 
 
-def dry_run(request: BatchRequest, environment: Environment) -> dict[str, Any]:
+def dry_run(
+    context: Context, request: BatchRequest, environment: Environment, owner: str
+) -> dict[str, Any]:
     """The answer to `?dry_run=true`: what would be done, and for how much."""
     return {
         "object": "dry_run",
@@ -20,10 +24,37 @@ def dry_run(request: BatchRequest, environment: Environment) -> dict[str, Any]:
         "ideas": len(request.ideas),
         "measurements": len(request.ideas) * len(set(request.options.seeds)),
         "cost_usd": cost_range(request, environment),
+        "gpu_hours": gpu_hours(request, environment),
         "max_cost_usd": None
         if request.options.max_cost_usd is None
         else dollars(request.options.max_cost_usd),
+        "max_gpu_hours": request.options.max_gpu_hours,
+        "similar": _similar(context, request, environment, owner),
     }
+
+
+def gpu_hours(request: BatchRequest, environment: Environment) -> float:
+    """What the measurements of a batch may take, each its whole budget."""
+    profile = environment.profile(request.profile)
+    measured = len(request.ideas) * len(set(request.options.seeds))
+    return round(measured * profile.gpus * profile.budget.seconds / 3600, 4)
+
+
+def _similar(
+    context: Context, request: BatchRequest, environment: Environment, owner: str
+) -> list[dict[str, Any]]:
+    """Ideas, by position, that say what an earlier one said."""
+    found = novelty.find(context, request, environment.name, owner)
+    return [
+        {
+            "position": position,
+            "experiment": alike[0].experiment,
+            "like_position": None if alike[0].experiment else alike[0].position,
+            "similarity": alike[0].similarity,
+        }
+        for position, alike in enumerate(found)
+        if alike
+    ]
 
 
 def cost_range(request: BatchRequest, environment: Environment) -> dict[str, str | None]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
+from typing import Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from assay.contracts.caps import OwnerSpending
 from assay.settings import ServiceSettings
+from services.implementer.limits import ModelLimits
 
 MAX_NAME = 200
 MIN_TOKEN = 16
@@ -39,7 +43,30 @@ class ImplementerSettings(ServiceSettings):
     workers: dict[str, SecretStr] = Field(
         {}, description="Workers to admit when the API starts: name → token (JSON)."
     )
-    concurrent_ideas: int = Field(16, ge=1, description="Ideas implemented at once.")
+    concurrent_ideas: int = Field(
+        512, ge=1, description="Ideas implemented at once; most of them wait for a call."
+    )
+    models: dict[str, ModelLimits] = Field(
+        {},
+        description="Limits by model, `provider:model` or provider (JSON): `concurrent_calls` "
+        "(64), `requests_per_minute`, `tokens_per_minute`; of each process.",
+    )
+    max_answer_tokens: int = Field(
+        16_000, ge=100, description="Of an executor's answer, thinking included."
+    )
+    call_seconds: float = Field(600, gt=0, description="After so long a model has not answered.")
+    patience_seconds: float = Field(
+        6 * 3600, ge=0, description="For so long a provider that fails is asked again."
+    )
+    caps: dict[str, OwnerSpending] = Field(
+        {},
+        description="Owner, or `*` for the others → `max_cost_usd`, `max_gpu_hours` and the same "
+        "with `_per_day` (JSON).",
+    )
+    record: Path | None = Field(None, description="Folder in which models' answers are kept.")
+    replay: Path | None = Field(
+        None, description="Folder of kept answers; no model is asked anything."
+    )
     lease_seconds: float = Field(180, gt=0, description="Time to live of a worker's lease.")
     retry_seconds: float = Field(
         10, ge=0, description="Pause before what did not start is tried again; doubles."
@@ -66,6 +93,14 @@ class ImplementerSettings(ServiceSettings):
             if len(token.get_secret_value()) < MIN_TOKEN:
                 raise ValueError(f"the token of {name!r} needs at least {MIN_TOKEN} characters")
         return workers
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.record is not None and self.replay is not None:
+            raise ValueError("record and replay exclude each other; leave one of them out")
+        if self.replay is not None and not self.replay.is_dir():
+            raise ValueError(f"replay: {self.replay} is not a folder")
+        return self
 
     @property
     def idea_lease(self) -> timedelta:

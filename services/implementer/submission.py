@@ -10,11 +10,14 @@ from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
 from assay.domain.errors import FieldError, InvalidInput, NotFound, Unavailable
+from assay.domain.isolation import needs_isolation
 from assay.domain.states import WorkerState
 from assay.environments.catalog import Environment
-from assay.llm import MissingKey, ModelError, ModelName, Usage, open_executor, price
+from assay.llm import MissingKey, ModelError, ModelName, Usage, price
 from assay.storage import environments, schema
 from services.implementer.context import Context
+from services.implementer.executors import executor_of
+from services.implementer.smoke import fitting_class
 
 
 def known_environment(context: Context, name: str) -> Environment:
@@ -34,7 +37,7 @@ def check_models(context: Context, executor: str) -> None:
     try:
         name = ModelName.parse(executor)
         _check_address(context, name)
-        open_executor(executor, context.variables)
+        executor_of(context, executor)
     except MissingKey as error:
         raise InvalidInput.field("/executor", str(error), "missing_key") from None
     except ModelError as error:
@@ -69,6 +72,36 @@ def check_cap(executor: str, options: BatchOptions) -> None:
     )
 
 
+def check_smoke(
+    context: Context,
+    environment: Environment,
+    options: BatchOptions,
+    executor: str,
+    ideator: str | None,
+) -> None:
+    """Refuse a smoke that no worker can run. Raises InvalidInput that names the field."""
+    if options.preflight != "smoke":
+        return
+    smoke = environment.manifest.smoke_profile()
+    where = "/options/preflight"
+    if smoke is None:
+        raise InvalidInput.field(
+            where,
+            f"{environment.name} has no profile without GPUs, which a smoke runs under; add one, "
+            "or choose `compile`",
+            "no_smoke_profile",
+        )
+    isolated = needs_isolation(executor, ideator, allow_unisolated=options.allow_unisolated)
+    with context.db.read() as session:
+        if fitting_class(session, smoke[1], "", isolated=isolated) is None:
+            raise InvalidInput.field(
+                where,
+                f"no live worker fits profile {smoke[0]!r}, under which smokes run; start one, or "
+                "choose `compile`",
+                "no_smoke_worker",
+            )
+
+
 def check_batch(context: Context, request: BatchRequest) -> Environment:
     """Check all that the wire model cannot know.
 
@@ -80,6 +113,7 @@ def check_batch(context: Context, request: BatchRequest) -> Environment:
     environment.profile(request.profile)
     check_models(context, request.executor)
     check_cap(request.executor, request.options)
+    check_smoke(context, environment, request.options, request.executor, request.ideator)
     check_client_keys(request.ideas)
     context.store.check()
     return environment

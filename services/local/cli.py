@@ -32,6 +32,12 @@ def serve(
         str | None, typer.Option(help="auto, bubblewrap, docker or subprocess (no isolation).")
     ] = None,
     cpus: Annotated[int | None, typer.Option(help="Slots of the worker.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Keep what models answer in this folder.")
+    ] = None,
+    replay: Annotated[
+        Path | None, typer.Option(help="Answer from such a folder; no model is asked.")
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log to the terminal too.")] = False,
 ) -> None:
     """Serve the API with everything it needs in this process, until interrupted.
@@ -46,6 +52,7 @@ def serve(
         "sandbox": sandbox,
         "cpus": cpus,
     }
+    _say(record=record, replay=replay)
     if any(variable.upper().startswith(SERVER_MODE) for variable in os.environ):
         raise typer.Exit(_serve_api([name for name, value in flags.items() if value is not None]))
     from services.local.service import LocalService
@@ -72,6 +79,13 @@ def serve(
     if failed:
         typer.echo(f"assay serve: a part of the service died: {service.failure}", err=True)
         raise typer.Exit(1)
+
+
+def _say(**folders: Path | None) -> None:
+    """Flags of the implementer are its variables, which its settings check."""
+    for name, folder in folders.items():
+        if folder is not None:
+            os.environ[f"ASSAY_IMPLEMENTER_{name.upper()}"] = str(folder)
 
 
 def _serve_api(flags: list[str]) -> int:

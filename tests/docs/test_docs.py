@@ -26,7 +26,7 @@ from assay.sandbox.interface import Reason
 from assay.storage.database import _FAULTS
 from assay.storage.settings import ServerSettings
 from assay.telemetry import LogSettings
-from services.implementer.loop import _model_error_code
+from services.implementer.asking import code_of
 from services.implementer.settings import ImplementerSettings
 from services.local.settings import LocalSettings
 from services.scheduler.settings import SchedulerSettings
@@ -207,7 +207,7 @@ def error_codes() -> dict[str, str]:
         found.setdefault(refusal.value, type(refusal).__name__)
     kinds: list[type[ModelError]] = [ModelError, *ModelError.__subclasses__()]
     for kind in kinds:
-        found.setdefault(_model_error_code(kind.__new__(kind)), kind.__name__)
+        found.setdefault(code_of(kind.__new__(kind)), kind.__name__)
     for reason in get_args(Reason):
         ended = training_failure(Exit(reason, 1, 1.0, 1.0, None), b"", wall=1.0)
         assert ended is not None

@@ -103,6 +103,13 @@ def _storing(suffix: str, *, stored: bool) -> None:
         die(store, "put", lambda _self, key, *_: key.endswith(suffix))
 
 
+def _answer_recorded() -> None:
+    """An answer is on record, and nobody has judged it."""
+    from services.implementer.loop import Loop
+
+    _before(Loop, "_judge")
+
+
 def _batch_committed() -> None:
     """The batch is stored, and nobody has been told."""
     from assay.storage import idempotency
@@ -151,6 +158,7 @@ POINTS: dict[str, Callable[[], None]] = {
     "codebase-after-upload": lambda: _storing(".zip", stored=True),
     "manifest-before": lambda: _storing("/manifest.json", stored=False),
     "manifest-after": lambda: _storing("/manifest.json", stored=True),
+    "answer-recorded": _answer_recorded,
     "batch-committed": _batch_committed,
     "worker-claimed": _claimed,
     "worker-started": _started,

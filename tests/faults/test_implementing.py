@@ -26,14 +26,10 @@ def _recorded(arena: Arena, model: Model) -> tuple[int, int]:
     """Calls of that model on record, and how many of them were interrupted."""
     with arena.db.read() as session:
         rows = session.scalars(
-            select(schema.Sample.interrupted)
-            .join(
-                schema.Implementation,
-                schema.Implementation.id == schema.Sample.implementation_id,
-            )
-            .where(schema.Implementation.executor == model.name)
+            select(schema.ModelCall.state).where(schema.ModelCall.model == model.name)
         ).all()
-    return len(rows), sum(rows)
+    interrupted = rows.count("interrupted")
+    return len(rows) - interrupted, interrupted
 
 
 def test_02_killed_in_the_middle_of_a_call(arena: Arena, model: Model) -> None:
@@ -66,6 +62,41 @@ def test_02_killed_around_the_upload_of_a_codebase(arena: Arena, model: Model, p
     assert arena.states(batch) == {"succeeded": 3}
     assert interrupted <= 2, "an answer that was on record was asked for again"
     assert model.calls <= recorded + interrupted
+
+
+def test_02_killed_between_an_answer_and_its_verdict(arena: Arena, model: Model) -> None:
+    """What is on record is judged by the next process, and not asked for again."""
+    implementer = arena.stack.implementers[0]
+    with arena.hosts(1) as hosts:
+        with arena.killed_at(implementer, "answer-recorded"):
+            batch = arena.submit(3, hosts.hardware_class, executor=model.name)
+        arena.finish(batch)
+    recorded, interrupted = _recorded(arena, model)
+    assert arena.states(batch) == {"succeeded": 3}
+    assert (recorded, interrupted <= 2) == (3, True), "each idea is answered once"
+    assert model.calls <= recorded + interrupted
+
+
+def test_02_killed_while_a_codebase_is_tried(arena: Arena, model: Model) -> None:
+    """The smoke goes on without the implement worker; the next one waits for the same."""
+    implementer = arena.stack.implementers[0]
+    table = schema.Measurement
+    with arena.hosts(1, held=True) as hosts:
+        mine = table.hardware_class == hosts.hardware_class
+        smokes = select(table.state).where(mine, table.kind == "smoke")
+        request = arena.request(2, hosts.hardware_class, executor=model.name)
+        request.options.preflight = "smoke"
+        with arena.client() as client:
+            batch = arena.took(client.batches.create(request).id)
+        until(lambda: arena.column(smokes) == ["running"] * 2, "both codebases are tried")
+        implementer.kill()
+        arena.crashes += 1
+        implementer.start()
+        hosts.release()
+        arena.finish(batch)
+    assert arena.states(batch) == {"succeeded": 2}
+    assert arena.column(smokes) == ["succeeded"] * 2
+    assert (*_recorded(arena, model), model.calls) == (2, 0, 2)
 
 
 def test_02_another_implement_worker_takes_over(arena: Arena, model: Model) -> None:

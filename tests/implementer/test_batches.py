@@ -7,7 +7,8 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from assay.storage import implementations, schema
+from assay.storage import calls, schema
+from assay.storage.calls import CallStart, Payer
 from services.implementer.context import Context
 from tests.implementer.conftest import batch
 
@@ -185,7 +186,8 @@ def test_the_etag_changes_with_the_cost_of_calls(api: TestClient, context: Conte
     before = api.get(f"/v1/batches/{created['id']}").headers["etag"]
     with context.db.write() as session:
         implementation = session.query(schema.Implementation).one()
-        implementations.before_call(context.db, session, implementation.id, 0, 0, "1")
+        start = CallStart("call_1", 0, 0, 1, "offline:literal", "", "1", None)
+        calls.before(session, Payer("local", created["id"], None, implementation.id), start)
     after = api.get(f"/v1/batches/{created['id']}", headers={"If-None-Match": before})
     assert after.status_code == 200
 

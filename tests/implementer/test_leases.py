@@ -15,11 +15,13 @@ from assay.domain.errors import Fenced
 from assay.domain.states import Failure, FailureStage
 from assay.environments.catalog import Catalog
 from assay.llm import Executor
+from assay.llm.executors import RequestId
 from assay.llm.interface import Completion
-from assay.storage import batches, environments, implementations, schema
+from assay.storage import batches, environments, implementations, samples, schema
 from assay.storage.database import Database
-from assay.storage.implementations import CallRecord, Work
+from assay.storage.implementations import Work
 from assay.storage.objects import LocalStore
+from assay.storage.samples import Verdict
 from services.implementer.context import Context
 from services.implementer.pool import ImplementPool
 from services.implementer.settings import ImplementerSettings
@@ -111,10 +113,9 @@ def test_a_zombie_writes_nothing(shared: Context, experiment: str) -> None:
 
     def call(work: Work) -> None:
         with shared.db.write() as session:
-            implementations.before_call(shared.db, session, work.implementation, 0, 0, "1")
-            implementations.after_call(
-                shared.db, session, work.implementation, 0, 0, CallRecord("applied")
-            )
+            key = (work.implementation, 0, 0)
+            samples.calling(shared.db, session, key, "1")
+            samples.ended(shared.db, session, key, Verdict("applied"))
             implementations.check_held(session, work)
 
     def fail(work: Work) -> None:
@@ -162,13 +163,19 @@ def test_a_cancelled_idea_tells_its_holder_and_is_not_renewed(
 class Endless(Executor):
     """A model that never answers."""
 
-    prompt_version = "1"
-
     def __init__(self) -> None:
         self.asked = threading.Event()
         self.dropped = threading.Event()
 
-    async def implement(self, request: object, on_try: object = None) -> Completion:
+    def prompt_version(self, request: object) -> str:
+        return "1"
+
+    def identify(self, request: object) -> RequestId:
+        return RequestId("1")
+
+    async def implement(
+        self, request: object, *, on_try: object = None, gate: object = None
+    ) -> Completion:
         import asyncio
 
         self.asked.set()
@@ -188,7 +195,7 @@ def asking(
 ) -> Iterator[tuple[ImplementPool, Endless]]:
     """A running pool whose model never answers."""
     model = Endless()
-    monkeypatch.setattr("services.implementer.pool.open_executor", lambda *_: model)
+    monkeypatch.setattr("services.implementer.pool.executor_of", lambda *_: model)
     context.settings.rescan_seconds = 0.05
     pool = ImplementPool(replace(context, holder="a"))
     pool.start()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -14,18 +12,17 @@ from sqlalchemy import select
 
 from assay.contracts.batch import BatchRequest
 from assay.domain.states import Failure
-from assay.llm import Completion, ImplementRequest, OnTry, Usage, open_executor
-from assay.storage import batches, environments, implementations, schema
+from assay.llm import Completion, ImplementRequest, Usage, open_executor
+from assay.storage import batches, environments, schema
+from assay.storage import samples as stored
+from assay.storage.implementations import Work
+from services.implementer import limits
+from services.implementer.asking import NoLongerWantedError
 from services.implementer.context import Context
-from services.implementer.loop import (
-    Loop,
-    NoLongerWantedError,
-    Patched,
-    Rejected,
-    conclude,
-    take_up,
-)
+from services.implementer.judging import Files, Patched, Rejected
+from services.implementer.loop import Loop, Shared, conclude, take_up
 from tests.implementer.conftest import batch
+from tests.implementer.scripted import Scripted
 from tests.llm import anthropic_server
 from tests.llm.http_server import serve
 
@@ -38,38 +35,9 @@ FORBIDDEN = (
     "-# no diff may touch this\n+# touched\n```"
 )
 
-Answer = Callable[[ImplementRequest], Any]
 
-
-@dataclass
-class Scripted:
-    """An executor that answers from a function and remembers what it was asked."""
-
-    answer: Answer
-    name: str = "anthropic:claude-opus-4-5"
-    prompt_version: str = "v1"
-    asked: list[ImplementRequest] = field(default_factory=list)
-    cancelled: int = 0
-
-    async def implement(
-        self, request: ImplementRequest, *, on_try: OnTry | None = None
-    ) -> Completion:
-        self.asked.append(request)
-        answer = self.answer(request)
-        try:
-            if asyncio.iscoroutine(answer):
-                answer = await answer
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-        if isinstance(answer, Exception):
-            raise answer
-        if isinstance(answer, Completion):
-            return answer
-        return Completion(answer, "", "end", Usage(1000, 100), self.name)
-
-    async def aclose(self) -> None:
-        """Nothing to close."""
+def loop_of(context: Context, work: Work, executor: Any, baseline: dict[str, str]) -> Loop:
+    return Loop(context, work, executor, baseline, Shared.of(context))
 
 
 def submit(context: Context, executor: str = "anthropic:claude-opus-4-5", **options: Any) -> str:
@@ -93,7 +61,7 @@ def implement(context: Context, experiment: str, executor: Any) -> Patched | Fai
 
     async def run() -> Patched | Failure:
         try:
-            return await Loop(context, work, executor, baseline).run()
+            return await loop_of(context, work, executor, baseline).run()
         finally:
             await executor.aclose()
 
@@ -107,7 +75,7 @@ def samples(context: Context, experiment: str) -> list[schema.Sample]:
         implementation = session.scalars(
             select(schema.Implementation).where(schema.Implementation.experiment_id == experiment)
         ).one()
-        return implementations.samples(session, implementation.id)
+        return stored.of(session, implementation.id)
 
 
 def test_the_first_answer_that_applies_wins_and_one_call_suffices(context: Context) -> None:
@@ -171,8 +139,9 @@ def test_an_offline_executor_is_not_asked_twice_for_the_same(context: Context) -
 
 
 def test_paper_sampling_starts_all_and_cancels_the_siblings_of_the_winner(
-    context: Context,
+    context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(limits, "LONGEST_WARM_UP_S", 0.05)  # the first does not answer by itself
     experiment = submit(context, samples=4, sampling="paper")
     started = 0
 
@@ -202,12 +171,23 @@ def test_a_cut_off_answer_is_never_applied(context: Context) -> None:
     assert outcome.code == "truncated"
 
 
-def test_a_refusal_is_not_revised_but_another_sample_is_tried(context: Context) -> None:
-    experiment = submit(context, samples=2, revisions=2)
-    declined = Completion("", "", "refused", Usage(1, 1), "m")
-    executor = Scripted(lambda request: GOOD if request.sample else declined)
+@pytest.mark.parametrize(
+    ("text", "stop", "code", "says"),
+    [
+        ("", "refused", "refused", "declined"),
+        (GOOD, "truncated", "truncated", "cut off"),
+        ("  ", "end", "empty_answer", "empty"),
+    ],
+)
+def test_an_answer_that_is_none_is_revised_with_the_reason(
+    context: Context, text: str, stop: Any, code: str, says: str
+) -> None:
+    experiment = submit(context, samples=1, revisions=1)
+    bad = Completion(text, "", stop, Usage(1, 1), "m")
+    executor = Scripted(lambda request: GOOD if request.revision else bad)
     assert isinstance(implement(context, experiment, executor), Patched)
-    assert len(executor.asked) == 2
+    assert says in (executor.asked[1].patch_log or "")
+    assert [row.code for row in samples(context, experiment)] == [code, None]
 
 
 def test_a_crash_repeats_at_most_the_call_that_was_in_flight(context: Context) -> None:
@@ -224,7 +204,7 @@ def test_a_crash_repeats_at_most_the_call_that_was_in_flight(context: Context) -
     taken = take_up(context, experiment)
     assert taken is not None
     with pytest.raises(CrashError):
-        asyncio.run(Loop(context, taken[0], Scripted(dies), taken[1]).run())
+        asyncio.run(loop_of(context, taken[0], Scripted(dies), taken[1]).run())
     assert [row.state for row in samples(context, experiment)] == ["refused", "calling"]
 
     executor = Scripted(lambda _: GOOD)
@@ -239,10 +219,37 @@ def test_a_recorded_answer_is_used_again_instead_of_being_asked_for(context: Con
     experiment = submit(context)
     taken = take_up(context, experiment)
     assert taken is not None
-    first = asyncio.run(Loop(context, taken[0], Scripted(lambda _: GOOD), taken[1]).run())
+    first = asyncio.run(loop_of(context, taken[0], Scripted(lambda _: GOOD), taken[1]).run())
     executor = Scripted(lambda _: MISFIT)
     assert implement(context, experiment, executor) == first
     assert executor.asked == []
+
+
+def test_siblings_of_a_winner_are_not_asked_again_after_a_crash(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LONGEST_WARM_UP_S", 0.05)
+    experiment = submit(context, samples=3, sampling="paper")
+
+    async def answer(request: ImplementRequest) -> str:
+        while request.sample != 2:
+            await asyncio.sleep(1)
+        return GOOD
+
+    taken = take_up(context, experiment)
+    assert taken is not None
+    outcome = asyncio.run(loop_of(context, taken[0], Scripted(answer), taken[1]).run())
+    # The process dies here, in the middle of one sibling's call and before another is judged.
+    with context.db.write() as session:
+        for sample, state in ((0, "calling"), (1, "answered")):
+            row = session.get_one(schema.Sample, (taken[0].implementation, sample, 0))
+            row.state, row.finished_at = state, None
+    executor = Scripted(lambda _: MISFIT)
+    assert implement(context, experiment, executor) == outcome
+    assert executor.asked == []
+    rows = samples(context, experiment)
+    assert [row.state for row in rows] == ["cancelled", "cancelled", "applied"]
+    assert all(row.finished_at for row in rows)
 
 
 def test_no_call_starts_once_the_cap_is_spent(context: Context) -> None:
@@ -251,7 +258,7 @@ def test_no_call_starts_once_the_cap_is_spent(context: Context) -> None:
     outcome = implement(context, experiment, executor)
     assert isinstance(outcome, Failure)
     assert outcome.code == "spend_cap"
-    assert "max_cost_usd" in outcome.message
+    assert "raise the cap" in outcome.message
     assert 3 <= len(executor.asked) <= 5  # 0.0075 each: reached after three, few in flight
 
 
@@ -267,7 +274,7 @@ def test_a_cancelled_experiment_makes_no_further_call(context: Context) -> None:
     taken = take_up(context, experiment)
     assert taken is not None
     with pytest.raises(NoLongerWantedError):
-        asyncio.run(Loop(context, taken[0], executor, taken[1]).run())
+        asyncio.run(loop_of(context, taken[0], executor, taken[1]).run())
     assert len(executor.asked) == 1
     assert take_up(context, experiment) is None
 
@@ -307,23 +314,21 @@ def test_an_answer_that_was_paid_for_is_recorded_though_the_idea_is_cancelled(
     assert taken is not None
     judging, go_on = threading.Event(), threading.Event()
 
-    def judge(self: Loop, completion: Completion) -> Rejected:
+    def judge(self: Loop, *_: object) -> tuple[Files | None, Rejected | None]:
         judging.set()
         go_on.wait(10)
-        return Rejected("refused", "no")
+        return None, Rejected("refused", "no")
 
-    monkeypatch.setattr(Loop, "_judge_completion", judge)
+    monkeypatch.setattr(Loop, "_judge", judge)
 
     async def run() -> None:
         task = asyncio.create_task(
-            Loop(context, taken[0], Scripted(lambda _: GOOD), taken[1]).run()
+            loop_of(context, taken[0], Scripted(lambda _: GOOD), taken[1]).run()
         )
         await asyncio.to_thread(judging.wait, 10)
         task.cancel()
+        asyncio.get_running_loop().call_later(0.05, go_on.set)
         await asyncio.gather(task, return_exceptions=True)
-        go_on.set()
-        while asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.sleep(0.01)
 
     asyncio.run(run())
     (row,) = samples(context, experiment)

@@ -68,7 +68,13 @@ def test_a_batch_goes_from_ideas_to_results_with_curl_alone(service: ServiceProc
 
     batch = json.loads(call(f"/v1/batches/{batch['id']}"))
     assert batch["counts"]["succeeded"] == 2
-    assert batch["funnel"] == {"submitted": 2, "patched": 2, "started": 2, "scored": 2}
+    assert batch["funnel"] == {
+        "submitted": 2,
+        "applied": 2,
+        "patched": 2,
+        "started": 2,
+        "scored": 2,
+    }
     experiment = json.loads(call(f"/v1/experiments?batch={batch['id']}"))["data"][0]
     assert "+STEP = 0.05" in call(f"/v1/experiments/{experiment['id']}/diff")
     assert call(f"/v1/experiments/{experiment['id']}/logs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -13,14 +13,14 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from assay.contracts.base import MAX_INTEGER, Page
-from assay.contracts.batch import BatchBody, BatchRequest, EventBody
+from assay.contracts.batch import BatchBody, BatchRequest, CallBody, EventBody
 from assay.domain.errors import NotFound
 from assay.domain.isolation import needs_isolation
 from assay.domain.states import BatchState
 from assay.environments.catalog import Environment
 from assay.storage import batches, idempotency, schema
 from assay.storage.rows import get
-from services.implementer import pricing, submission
+from services.implementer import novelty, pricing, submission
 from services.implementer.context import Context
 from services.implementer.dependencies import (
     ContextDep,
@@ -31,9 +31,10 @@ from services.implementer.dependencies import (
 )
 from services.implementer.paging import after, page_of
 from services.implementer.streams import event_page, event_stream, wants_stream
-from services.implementer.views.batches import batch_body
+from services.implementer.views.batches import batch_body, call_body
 
 router = APIRouter(tags=["batches"])
+CallState = Literal["calling", "returned", "failed", "cancelled", "interrupted"]
 
 
 @router.post(
@@ -55,7 +56,7 @@ def create(
     if done is None:
         environment = submission.check_batch(context, request)
         if dry_run:
-            return JSONResponse(pricing.dry_run(request, environment))
+            return JSONResponse(pricing.dry_run(context, request, environment, owner))
         store = _storing(context, request, environment, owner)
         done = idempotency.once(context.db, owner, key, fingerprint, store)
         context.on_commit()
@@ -70,6 +71,7 @@ def _storing(
 ) -> Callable[[Session], tuple[int, dict[str, Any]]]:
     """What stores a checked batch, in a transaction, and gives the answer."""
     environment_id = submission.register(context, environment)
+    similar = novelty.find(context, request, environment.name, owner)
 
     def action(session: Session) -> tuple[int, dict[str, Any]]:
         submission.check_search(session, request.search, owner)
@@ -85,10 +87,10 @@ def _storing(
             ),
         )
         batch_id = batches.create(
-            context.db, session, request, owner, environment_id, hardware_class
+            context.db, session, request, owner, environment_id, hardware_class, similar
         )
         batch = get(session, schema.Batch, batch_id, "batch")
-        return 202, batch_body(session, batch).wire()
+        return 202, batch_body(context, session, batch).wire()
 
     return action
 
@@ -118,7 +120,9 @@ def list_(
         query = query.where(schema.Batch.id < str(last))
     with context.db.read() as session:
         rows = session.scalars(query.order_by(schema.Batch.id.desc()).limit(page.limit + 1)).all()
-        return page_of(rows, page, filters, lambda r: r.id, lambda r: batch_body(session, r))
+        return page_of(
+            rows, page, filters, lambda r: r.id, lambda r: batch_body(context, session, r)
+        )
 
 
 def owned_batch(session: Session, batch_id: str, owner: str) -> schema.Batch:
@@ -139,7 +143,7 @@ def read(
     """A batch. Send the `ETag` back as `If-None-Match` to be told 304 while nothing changed."""
     with context.db.read() as session:
         batch = owned_batch(session, batch_id, owner)
-        body = batch_body(session, batch)
+        body = batch_body(context, session, batch)
     tag = _tag(body)
     headers = {"ETag": tag}
     if body.finished_at is None:
@@ -161,7 +165,30 @@ def cancel(batch_id: str, context: ContextDep, owner: OwnerDep) -> BatchBody:
         owned_batch(session, batch_id, owner)
         batches.cancel(context.db, session, batch_id)
     with context.db.read() as session:
-        return batch_body(session, get(session, schema.Batch, batch_id, "batch"))
+        return batch_body(context, session, get(session, schema.Batch, batch_id, "batch"))
+
+
+@router.get("/batches/{batch_id}/calls")
+def calls(
+    batch_id: str,
+    context: ContextDep,
+    owner: OwnerDep,
+    page: PageDep,
+    state: CallState | None = None,
+) -> Page[CallBody]:
+    """The ledger: every request to a model for the batch, oldest first."""
+    filters = {"batch": batch_id, "state": state}
+    table = schema.ModelCall
+    query = select(table).where(table.batch_id == batch_id)
+    if state is not None:
+        query = query.where(table.state == state)
+    last = after(page, filters)
+    if last is not None:
+        query = query.where(table.id > str(last))
+    with context.db.read() as session:
+        owned_batch(session, batch_id, owner)
+        rows = session.scalars(query.order_by(table.id).limit(page.limit + 1)).all()
+    return page_of(rows, page, filters, lambda r: r.id, call_body)
 
 
 @router.get(

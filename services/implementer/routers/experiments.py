@@ -20,7 +20,7 @@ from assay.contracts.batch import (
 from assay.domain.errors import NotFound
 from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState
 from assay.patching import unified_diff
-from assay.storage import batches, environments, schema
+from assay.storage import batches, environments, repairs, schema
 from assay.storage.rows import get
 from services.implementer import telemetry
 from services.implementer.dependencies import ContextDep, OwnerDep, PageDep
@@ -129,7 +129,10 @@ def first_measurement(session: Session, experiment: schema.Experiment) -> str | 
             schema.ExperimentMeasurement,
             schema.ExperimentMeasurement.measurement_id == schema.Measurement.id,
         )
-        .where(schema.ExperimentMeasurement.experiment_id == experiment.id)
+        .where(
+            schema.ExperimentMeasurement.experiment_id == experiment.id,
+            schema.ExperimentMeasurement.role == repairs.SCORE,
+        )
         .order_by(schema.Measurement.seed, schema.Measurement.id)
         .limit(1)
     ).first()

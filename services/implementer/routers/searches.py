@@ -16,8 +16,10 @@ from assay.domain.errors import NotFound
 from assay.domain.isolation import needs_isolation
 from assay.domain.states import SearchState
 from assay.storage import idempotency, schema, searches
+from assay.storage.batches import Similar
 from assay.storage.rows import get
-from services.implementer import submission
+from services.implementer import novelty, submission
+from services.implementer.context import Context
 from services.implementer.dependencies import ContextDep, KeyDep, OwnerDep, PageDep
 from services.implementer.paging import after, page_of
 from services.implementer.views.batches import batch_body
@@ -48,7 +50,7 @@ def create(
     def action(session: Session) -> tuple[int, dict[str, Any]]:
         search_id = searches.create(context.db, session, request, owner, environment_id)
         row = get(session, schema.Search, search_id, "search")
-        return 201, search_body(session, row).wire()
+        return 201, search_body(context, session, row).wire()
 
     fingerprint = idempotency.fingerprint("POST /v1/searches", request.model_dump_json())
     done = idempotency.once(context.db, owner, key, fingerprint, action)
@@ -67,14 +69,14 @@ def list_(context: ContextDep, owner: OwnerDep, page: PageDep) -> Page[SearchBod
         query = query.where(schema.Search.id < str(last))
     with context.db.read() as session:
         rows = session.scalars(query.order_by(schema.Search.id.desc()).limit(page.limit + 1)).all()
-        return page_of(rows, page, {}, lambda r: r.id, lambda r: search_body(session, r))
+        return page_of(rows, page, {}, lambda r: r.id, lambda r: search_body(context, session, r))
 
 
 @router.get("/searches/{search_id}")
 def read(search_id: str, context: ContextDep, owner: OwnerDep) -> SearchBody:
     """A search, with the best so far per finished epoch."""
     with context.db.read() as session:
-        return search_body(session, owned_search(session, search_id, owner))
+        return search_body(context, session, owned_search(session, search_id, owner))
 
 
 @router.post("/searches/{search_id}/cancel")
@@ -149,6 +151,7 @@ def submit_epoch(
         submission.check_cap(search.executor, options)
     context.store.check()
     chosen = options or BatchOptions()
+    similar = _similar(context, search, number, chosen, environment.name)
     with context.write() as session:
         hardware_class = submission.choose_hardware_class(
             session,
@@ -160,8 +163,20 @@ def submit_epoch(
             ),
         )
         batch_id, is_new = searches.submit_epoch(
-            context.db, session, search_id, number, chosen, hardware_class
+            context.db, session, search_id, number, chosen, hardware_class, similar
         )
-        body = batch_body(session, get(session, schema.Batch, batch_id, "batch"))
+        body = batch_body(context, session, get(session, schema.Batch, batch_id, "batch"))
     headers = {"Location": body.links.self}
     return JSONResponse(body.wire(), 202 if is_new else 200, headers)
+
+
+def _similar(
+    context: Context, search: schema.Search, number: int, options: BatchOptions, environment: str
+) -> list[list[Similar]]:
+    """For each idea of an epoch, the earlier ones in nearly the same words."""
+    with context.db.read() as session:
+        epoch = session.get(schema.Epoch, (search.id, number))
+    if epoch is None or epoch.batch_id is not None:
+        return []  # which is refused, or done
+    request = searches.epoch_request(search, epoch, options)
+    return novelty.find(context, request, environment, search.owner)

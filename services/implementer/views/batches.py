@@ -12,19 +12,23 @@ from assay.contracts.batch import (
     BatchBody,
     BatchOptions,
     BestSummary,
+    CallBody,
     Counts,
     EventBody,
     Funnel,
     Links,
     Usage,
 )
+from assay.contracts.caps import CapBody
 from assay.domain.metrics import Direction, is_better
 from assay.domain.states import ExperimentState
-from assay.storage import schema
+from assay.storage import caps, schema
+from assay.storage.calls import Payer
+from services.implementer.context import Context
 from services.implementer.views.experiments import Yardstick
 
 
-def batch_body(session: Session, batch: schema.Batch) -> BatchBody:
+def batch_body(context: Context, session: Session, batch: schema.Batch) -> BatchBody:
     """A batch with its counts, funnel, usage, baseline and best result."""
     yardstick = Yardstick.of(session, batch)
     baseline = yardstick.baseline
@@ -42,6 +46,8 @@ def batch_body(session: Session, batch: schema.Batch) -> BatchBody:
         counts=counts,
         funnel=funnel,
         usage=usage(session, batch_id=batch.id),
+        caps=_caps(context, session, batch),
+        not_done=_not_done(session, batch.id),
         baseline=BaselineSummary(
             mean=baseline.mean if baseline else None,
             spread=baseline.spread if baseline else None,
@@ -77,41 +83,119 @@ def _counts(session: Session, batch_id: str) -> tuple[Counts, Funnel]:
     total = sum(by_state.values())
     scored = by_state.get(ExperimentState.SUCCEEDED.value, 0)
     patched, started = sum(row[2] for row in rows), sum(row[3] for row in rows)
+    applied = session.scalars(
+        select(func.count(func.distinct(table.id)))
+        .join(schema.Implementation, schema.Implementation.experiment_id == table.id)
+        .join(schema.Sample, schema.Sample.implementation_id == schema.Implementation.id)
+        .where(table.batch_id == batch_id, schema.Sample.fitted)
+    ).one()
     return (
         Counts(total=total, **by_state),
-        # A scored experiment that shares a finished measurement was not started itself.
-        Funnel(submitted=total, patched=patched, started=max(started, scored), scored=scored),
+        Funnel(
+            submitted=total,
+            applied=max(applied, patched),
+            patched=patched,
+            # A scored experiment that shares a finished measurement was not started itself.
+            started=max(started, scored),
+            scored=scored,
+        ),
     )
+
+
+def _caps(context: Context, session: Session, batch: schema.Batch) -> list[CapBody]:
+    """The caps of a batch, with what counts against them."""
+    options = BatchOptions.model_validate(batch.options)
+    payer = Payer(batch.owner, batch.id, batch.search_id, "")
+    allowed = caps.all_of(session, payer, options, context.settings.caps)
+    found = []
+    for limit in allowed.limits(batch.id, batch.search_id, batch.owner):
+        used = caps.used(context.db, session, limit, payer)
+        found.append(
+            CapBody(
+                scope=limit.scope,
+                kind=limit.kind,
+                limit=f"{limit.most:f}",
+                used=f"{used:f}",
+                reached=used >= limit.most,
+            )
+        )
+    return found
+
+
+def _not_done(session: Session, batch_id: str) -> int:
+    """Experiments that a cap ended."""
+    code = schema.Experiment.failure["code"].as_string()
+    return session.scalars(
+        select(func.count()).where(
+            schema.Experiment.batch_id == batch_id,
+            schema.Experiment.state == ExperimentState.FAILED.value,
+            code.in_(caps.CAP_CODES),
+        )
+    ).one()
 
 
 def usage(
     session: Session, *, batch_id: str | None = None, implementation_id: str | None = None
 ) -> Usage:
     """What the model calls of a batch or of one implementation used."""
-    table = schema.Sample
+    table = schema.ModelCall
+    ended = table.finished_at.is_not(None)
     query = select(
         func.count(),
+        func.coalesce(func.sum(case((ended, 0), else_=1)), 0),
         func.coalesce(func.sum(table.input_tokens), 0),
         func.coalesce(func.sum(table.cached_input_tokens), 0),
+        func.coalesce(func.sum(table.cache_write_tokens), 0),
         func.coalesce(func.sum(table.output_tokens), 0),
         func.sum(table.cost_usd),
-        func.sum(case((table.cost_usd.is_(None) & table.finished_at.is_not(None), 1), else_=0)),
+        func.sum(case((table.is_estimate, table.cost_usd))),
+        func.sum(case((table.cost_usd.is_(None) & ended, 1), else_=0)),
     )
     if implementation_id is not None:
         query = query.where(table.implementation_id == implementation_id)
     if batch_id is not None:
-        query = (
-            query.join(schema.Implementation, schema.Implementation.id == table.implementation_id)
-            .join(schema.Experiment, schema.Experiment.id == schema.Implementation.experiment_id)
-            .where(schema.Experiment.batch_id == batch_id)
-        )
-    calls, tokens, cached, output, cost, unpriced = session.execute(query).one()
+        query = query.where(table.batch_id == batch_id)
+    row = session.execute(query).one()
+    calls, under_way, full, cached, written, output, cost, estimated, unpriced = row
     return Usage(
         calls=calls,
-        input_tokens=tokens,
+        under_way=under_way,
+        input_tokens=full + cached + written,
         cached_input_tokens=cached,
+        cache_write_tokens=written,
         output_tokens=output,
         cost_usd=None if unpriced else dollars(cost or Decimal(0)),
+        estimated_usd=dollars(estimated or Decimal(0)),
+    )
+
+
+def call_body(row: schema.ModelCall) -> CallBody:
+    """A request as the ledger has it."""
+    return CallBody(
+        id=row.id,
+        batch=row.batch_id,
+        implementation=row.implementation_id,
+        sample=row.sample,
+        revision=row.revision,
+        number=row.number,
+        model=row.model,
+        request_hash=row.request_hash,
+        prompt_version=row.prompt_version,
+        state=row.state,
+        code=row.code,
+        message=row.message,
+        input_tokens=row.input_tokens,
+        cached_input_tokens=row.cached_input_tokens,
+        cache_write_tokens=row.cache_write_tokens,
+        output_tokens=row.output_tokens,
+        is_estimate=row.is_estimate,
+        is_replay=row.is_replay,
+        reserved_usd=None if row.reserved_usd is None else dollars(row.reserved_usd),
+        cost_usd=None if row.cost_usd is None else dollars(row.cost_usd),
+        seconds=row.seconds,
+        request_id=row.request_id,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
     )
 
 

@@ -12,11 +12,18 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from assay.contracts.base import FailureBody
-from assay.contracts.batch import BatchOptions, ComparisonBody, ExperimentBody, IdeaBody
+from assay.contracts.batch import (
+    BatchOptions,
+    ComparisonBody,
+    ExperimentBody,
+    IdeaBody,
+    RepairBody,
+    SimilarBody,
+)
 from assay.contracts.environment import MetricSpec
 from assay.domain.metrics import Sample, compare, reward
 from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState
-from assay.storage import environments, measurements, schema
+from assay.storage import environments, measurements, repairs, schema
 from assay.storage.rows import get
 
 _TERMINAL = {s.value for s in TERMINAL_EXPERIMENT}
@@ -85,6 +92,8 @@ class _Related:
     ideas: dict[str, schema.Idea]
     implementations: dict[str, str]
     measured: dict[str, list[_Measured]]
+    smokes: dict[str, list[str]]
+    repairs: dict[str, list[RepairBody]]
     sharing: dict[tuple[str, str], list[str]]
 
     @classmethod
@@ -110,7 +119,7 @@ class _Related:
             )
             .outerjoin(schema.Result, schema.Result.measurement_id == link.measurement_id)
             .join(schema.Measurement, schema.Measurement.id == link.measurement_id)
-            .where(link.experiment_id.in_(ids))
+            .where(link.experiment_id.in_(ids), link.role == repairs.SCORE)
             .order_by(schema.Measurement.seed, schema.Measurement.id)
         ):
             measured[experiment].append(_Measured(*measurement))
@@ -118,6 +127,8 @@ class _Related:
             {idea.id: idea for idea in ideas},
             dict(implementations),
             measured,
+            _smokes(session, ids),
+            _repairs(session, ids),
             cls._sharing(session, rows),
         )
 
@@ -137,6 +148,37 @@ class _Related:
         ):
             sharing[(batch, codebase or "")].append(experiment)
         return sharing
+
+
+def _smokes(session: Session, ids: Sequence[str]) -> dict[str, list[str]]:
+    link, found = schema.ExperimentMeasurement, defaultdict(list)
+    for experiment, measurement in session.execute(
+        select(link.experiment_id, link.measurement_id)
+        .where(link.experiment_id.in_(ids), link.role == repairs.SMOKE)
+        .order_by(link.measurement_id)
+    ):
+        found[experiment].append(measurement)
+    return found
+
+
+def _repairs(session: Session, ids: Sequence[str]) -> dict[str, list[RepairBody]]:
+    table, found = schema.Repair, defaultdict(list)
+    for row in session.scalars(
+        select(table).where(table.experiment_id.in_(ids)).order_by(table.number)
+    ):
+        found[row.experiment_id].append(
+            RepairBody(
+                number=row.number,
+                state=row.state,
+                codebase=row.codebase_id,
+                measurement=row.measurement_id,
+                failure=FailureBody(**row.failure),
+                sample=row.sample,
+                revision=row.revision,
+                repaired=row.repaired_id,
+            )
+        )
+    return found
 
 
 def _body(row: schema.Experiment, yardstick: Yardstick, related: _Related) -> ExperimentBody:
@@ -159,6 +201,8 @@ def _body(row: schema.Experiment, yardstick: Yardstick, related: _Related) -> Ex
         implementation=related.implementations[row.id],
         codebase=row.codebase_id,
         measurements=[m.id for m in measured],
+        smokes=related.smokes.get(row.id, []),
+        repairs=related.repairs.get(row.id, []),
         metric_name=yardstick.metric.name,
         metric=metric,
         confirmed=fmean(confirmed) if succeeded and confirmed else None,
@@ -179,4 +223,5 @@ def idea_body(row: schema.Idea) -> IdeaBody:
         client_key=row.client_key,
         operator=row.operator,
         parents=list(row.parents),
+        similar=[SimilarBody(**alike) for alike in row.similar],
     )

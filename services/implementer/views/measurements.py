@@ -15,11 +15,13 @@ from assay.contracts.batch import (
     MeasurementBody,
     SampleBody,
 )
+from assay.contracts.caps import Spending
 from assay.contracts.search import BestOfEpoch, EpochBody, SearchBody
 from assay.contracts.worker import Device, WorkerBody
 from assay.domain.metrics import Direction, is_better
 from assay.domain.states import EpochState
-from assay.storage import environments, implementations, schema, searches
+from assay.storage import environments, samples, schema, searches
+from services.implementer.context import Context
 from services.implementer.views.batches import batch_body, dollars, usage
 
 
@@ -94,7 +96,7 @@ def implementation_body(session: Session, row: schema.Implementation) -> Impleme
         codebase=row.codebase_id,
         winner=row.winner,
         usage=usage(session, implementation_id=row.id),
-        samples=[_sample_body(s) for s in implementations.samples(session, row.id)],
+        samples=[_sample_body(s) for s in samples.of(session, row.id)],
     )
 
 
@@ -103,7 +105,10 @@ def _sample_body(row: schema.Sample) -> SampleBody:
     return SampleBody(
         sample=row.sample,
         revision=row.revision,
+        is_repair=row.is_repair,
         state=row.state,
+        fitted=row.fitted,
+        smoke=row.smoke_id,
         code=row.code,
         answer=row.answer,
         thinking=row.thinking,
@@ -164,7 +169,7 @@ def epoch_body(epoch: searches.EpochRow) -> EpochBody:
     )
 
 
-def search_body(session: Session, row: schema.Search) -> SearchBody:
+def search_body(context: Context, session: Session, row: schema.Search) -> SearchBody:
     """A search with the best metric so far per finished epoch."""
     finished = [e for e in searches.epochs(session, row.id) if e.state is EpochState.FINISHED]
     direction = environments.manifest(session, row.environment_id).metric.direction
@@ -181,9 +186,10 @@ def search_body(session: Session, row: schema.Search) -> SearchBody:
         executor=row.executor,
         hardware_class=row.hardware_class,
         config=row.config,
+        caps=Spending.model_validate(row.caps),
         state=row.state,
         epochs_finished=len(finished),
-        best=_best_by_epoch(session, finished, direction),
+        best=_best_by_epoch(context, session, finished, direction),
         metadata=row.labels,
         created_at=row.created_at,
         finished_at=row.finished_at,
@@ -191,13 +197,13 @@ def search_body(session: Session, row: schema.Search) -> SearchBody:
 
 
 def _best_by_epoch(
-    session: Session, finished: list[searches.EpochRow], direction: Direction
+    context: Context, session: Session, finished: list[searches.EpochRow], direction: Direction
 ) -> list[BestOfEpoch]:
     so_far: float | None = None
     found = []
     for epoch in finished:
         batch = session.get_one(schema.Batch, epoch.row.batch_id)
-        body = batch_body(session, batch)
+        body = batch_body(context, session, batch)
         metric = body.best.metric if body.best else None
         if metric is not None and (so_far is None or is_better(direction, metric, so_far)):
             so_far = metric

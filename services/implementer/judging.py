@@ -1,0 +1,138 @@
+"""What an answer is worth: the patched files, or what to tell the model that wrote it."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from assay.llm.executors import ImplementRequest
+from assay.llm.interface import Completion
+from assay.patching import PatchRefused, apply_answer, check_codebase, unified_diff
+
+Files = dict[str, str]
+#: Lines shown before and after the one that failed.
+AROUND = 6
+#: Of a log, so many characters of its end are shown.
+MAX_LOG = 6_000
+NO_COMPILE = "does_not_compile"
+TRUNCATED, REFUSED, NO_ANSWER = "truncated", "refused", "empty_answer"
+#: What is wrong with an answer that is none, as the model is told.
+MALFORMED = {
+    TRUNCATED: "The answer was cut off at the limit of its length, so that nothing of it was "
+    "used: a diff that is cut off may look whole. Send a shorter edit: fewer words before it, and "
+    "only the lines that change.",
+    REFUSED: "The answer declined to write the change. The idea is an experiment on a small "
+    "training codebase in a sandbox. Send the edit, or the part of it that you can write.",
+    NO_ANSWER: "The answer was empty. Send the plan and the edit.",
+}
+_FRAME = re.compile(r'^\s*(?:[|+]\s*)*File "([^"]+)", line (\d+)', re.MULTILINE)
+_HEADER = "Traceback (most recent call last):"
+
+
+@dataclass(frozen=True)
+class Patched:
+    """A sample whose diff applied and passed preflight."""
+
+    request: ImplementRequest
+    files: Files
+
+    @property
+    def sample(self) -> int:
+        """Which sample it is."""
+        return self.request.sample
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A sample that came to nothing, and why.
+
+    `is_final`: no other sample can do better. `retryable`: the idea itself is not to blame.
+    """
+
+    code: str
+    message: str
+    is_final: bool = False
+    retryable: bool = False
+
+
+def malformed(completion: Completion) -> str | None:
+    """The code of what is wrong with an answer before it is read, or None."""
+    if completion.stop in (TRUNCATED, REFUSED):
+        return completion.stop
+    return None if completion.text.strip() else NO_ANSWER
+
+
+def judge(
+    answer: str, baseline: Files, protected: tuple[str, ...], *, compiles: bool
+) -> tuple[Files | None, Rejected | None]:
+    """The patched files, and why they cannot be used; one of the two is None, or neither.
+
+    Both are there where the diff fits but the code does not compile (`compiles`: look at that).
+    """
+    try:
+        files = apply_answer(baseline, answer, protected=protected).files
+        check_codebase(files, baseline, protected)
+    except PatchRefused as refusal:
+        return None, Rejected(refusal.code.value, refusal.log)
+    broken = compile_error(files, baseline) if compiles else None
+    return files, Rejected(NO_COMPILE, broken) if broken else None
+
+
+def diff_of(files: Files, baseline: Files) -> str:
+    """What was changed, as a unified diff."""
+    return unified_diff(baseline, files)
+
+
+def compile_error(files: Files, baseline: Files) -> str | None:
+    """Why a changed Python file does not compile, or None. Nothing is executed."""
+    for name, text in files.items():
+        if not name.endswith(".py") or baseline.get(name) == text:
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                compile(text, name, "exec", dont_inherit=True)
+        except SyntaxError as error:
+            said = f"{name} does not compile: {type(error).__name__}: {error}"
+            return said + _shown(name, text, error.lineno)
+        except (ValueError, RecursionError, MemoryError) as error:
+            return f"{name} does not compile: {type(error).__name__}: {error}"
+    return None
+
+
+def _shown(name: str, text: str, number: int | None) -> str:
+    """The lines around one of a file, numbered, that one marked."""
+    lines = text.split("\n")
+    if number is None or not 1 <= number <= len(lines):
+        return ""
+    first, last = max(1, number - AROUND), min(len(lines), number + AROUND)
+    shown = [
+        f"{'>' if i == number else ' '}{i:5d}\t{lines[i - 1][:400]}"
+        for i in range(first, last + 1)
+    ]
+    return f"\n\n{name}, as your edit leaves it:\n" + "\n".join(shown)
+
+
+def has_traceback(log: str) -> bool:
+    """Whether a log holds a Python traceback."""
+    return _HEADER in log
+
+
+def crash_feedback(what: str, log: str, files: Mapping[str, str]) -> str:
+    """What a model is told of a crash: the last traceback, and the lines it names."""
+    start = log.rfind(_HEADER)
+    tail = log[start:] if start >= 0 else log
+    tail = tail[-MAX_LOG:] if len(tail) > MAX_LOG else tail
+    return f"{what}\n\n{tail.strip()}{_lines_named(tail, files)}"
+
+
+def _lines_named(trace: str, files: Mapping[str, str]) -> str:
+    """The code around the last two frames of a traceback that are in the codebase."""
+    found: list[tuple[str, int]] = []
+    for path, number in _FRAME.findall(trace):
+        name = next((n for n in files if path == n or path.endswith(f"/{n}")), None)
+        if name is not None and (name, int(number)) not in found:
+            found.append((name, int(number)))
+    return "".join(_shown(name, files[name], number) for name, number in found[-2:])

@@ -1,0 +1,109 @@
+"""Ideas in the words of earlier ones are flagged or skipped before anything is spent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import update
+from starlette.testclient import TestClient
+
+from assay.storage import schema
+from services.implementer.context import Context
+from tests.implementer.conftest import batch
+
+FOURS = "Count in steps of four instead of one, up to the same bound as before."
+AGAIN = "Count in steps of four instead of one, up to the same bound as before!"
+OTHER = "Draw the numbers at random, and keep the largest that was seen."
+
+
+def submit(api: TestClient, *texts: str, query: str = "", **options: Any) -> dict[str, Any]:
+    body = batch(*texts, options={"baseline_seeds": 0, **options})
+    made = api.post(f"/v1/batches{query}", json=body)
+    assert made.status_code in (200, 202), made.text
+    found: dict[str, Any] = made.json()
+    return found
+
+
+def experiments(api: TestClient, batch_id: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = api.get(f"/v1/experiments?batch={batch_id}").json()["data"]
+    return found
+
+
+def test_a_warning_names_what_it_is_like(api: TestClient) -> None:
+    first = experiments(api, submit(api, FOURS, OTHER)["id"])
+    second = experiments(api, submit(api, AGAIN)["id"])
+    assert [one["idea"]["similar"] for one in first] == [[], []]
+    (alike,) = second[0]["idea"]["similar"]
+    assert alike == {"experiment": first[0]["id"], "similarity": 1.0}
+    assert second[0]["state"] == "submitted"
+
+
+def test_a_skipped_idea_is_not_implemented_and_says_why(api: TestClient) -> None:
+    made = experiments(api, submit(api, FOURS, AGAIN, OTHER, novelty="skip")["id"])
+    assert [one["state"] for one in made] == ["submitted", "cancelled", "submitted"]
+    failure = made[1]["failure"]
+    assert (failure["stage"], failure["code"]) == ("implement", "near_duplicate")
+    assert made[0]["id"] in failure["message"]
+    assert api.get(f"/v1/implementations/{made[1]['implementation']}").json()["samples"] == []
+
+
+def test_a_batch_of_nothing_new_is_finished_at_once(api: TestClient) -> None:
+    submit(api, FOURS)
+    body = submit(api, AGAIN, novelty="skip")
+    assert body["finished_at"] is not None
+    assert body["counts"]["cancelled"] == 1
+
+
+def test_allow_looks_at_nothing(api: TestClient) -> None:
+    made = experiments(api, submit(api, FOURS, AGAIN, novelty="allow")["id"])
+    assert [one["idea"]["similar"] for one in made] == [[], []]
+
+
+def test_the_threshold_is_the_submitters(api: TestClient) -> None:
+    near = FOURS.replace("four", "nine").replace("bound", "limit")
+    made = experiments(api, submit(api, FOURS, near, novelty_threshold=0.5)["id"])
+    assert 0.5 <= made[1]["idea"]["similar"][0]["similarity"] < 0.8
+    made = experiments(api, submit(api, near)["id"])
+    assert made[0]["idea"]["similar"][0]["similarity"] == 1.0, "the one before, not the first"
+
+
+def test_what_failed_or_was_cancelled_may_be_tried_again(
+    api: TestClient, context: Context
+) -> None:
+    submit(api, FOURS)
+    with context.db.write() as session:
+        session.execute(update(schema.Experiment).values(state="failed"))
+    (again,) = experiments(api, submit(api, AGAIN, novelty="skip")["id"])
+    assert again["state"] == "submitted"
+
+
+def test_a_dry_run_says_it_before_anything_is_stored(api: TestClient) -> None:
+    (first,) = experiments(api, submit(api, FOURS)["id"])
+    said = submit(api, OTHER, AGAIN, OTHER, query="?dry_run=true")
+    assert said["similar"] == [
+        {"position": 1, "experiment": first["id"], "like_position": None, "similarity": 1.0},
+        {"position": 2, "experiment": None, "like_position": 0, "similarity": 1.0},
+    ]
+    assert said["gpu_hours"] == 0
+
+
+def test_an_epoch_of_a_search_is_looked_at_too(api: TestClient) -> None:
+    search = api.post(
+        "/v1/searches",
+        json={
+            "environment": "count",
+            "profile": "tiny",
+            "strategy": "random",
+            "seed": 0,
+            "epochs": 2,
+            "batch_size": 1,
+            "caps": {"max_gpu_hours": 3},
+        },
+    ).json()
+    assert search["caps"]["max_gpu_hours"] == 3
+    for number in range(2):
+        path = f"/v1/searches/{search['id']}/epochs/{number}"
+        api.put(path, json={"ideas": [{"text": FOURS}]})
+        made = api.post(f"{path}/batch", json={"baseline_seeds": 0, "novelty": "skip"}).json()
+    (again,) = experiments(api, made["id"])
+    assert again["state"] == "cancelled"
