@@ -86,6 +86,13 @@ class FakeService:
         self.keys: dict[str, str] = {}
         self.worker: dict[str, Any] = {}
         """What is otherwise about the one worker."""
+        self.alike: dict[str, list[dict[str, Any]]] = {}
+        """Earlier ideas that the idea of a text is like."""
+        self.priced: dict[str, Any] = {}
+        """What else a dry run answers."""
+        self.calls: list[dict[str, Any]] = []
+        self.report: list[dict[str, Any]] = []
+        """Rows of the execution report."""
         self.calibrated = 0
         self.pending = 0
         """Baseline measurements that are pending; each look at it finishes one."""
@@ -148,6 +155,8 @@ class FakeService:
             ("GET", f"/v1/batches/{id_}", lambda r, b: ok(self._batch(b))),
             ("POST", f"/v1/batches/{id_}/cancel", self._cancel_batch),
             ("GET", f"/v1/batches/{id_}/events", self._events),
+            ("GET", f"/v1/batches/{id_}/calls", self._list_calls),
+            ("GET", "/v1/reports/execution", self._report),
             ("GET", "/v1/experiments", self._list_experiments),
             ("GET", f"/v1/experiments/{id_}", lambda r, e: ok(self._experiment(e))),
             ("GET", f"/v1/experiments/{id_}/diff", self._diff),
@@ -193,7 +202,8 @@ class FakeService:
         if asked.environment.partition("@")[0] != "fake":
             raise Refused(404, "not_found", "no such environment")
         if request.url.params.get("dry_run") == "true":
-            return ok({"ideas": len(asked.ideas), "measurements": len(asked.ideas)})
+            size = {"ideas": len(asked.ideas), "measurements": len(asked.ideas)}
+            return ok(size | self.priced)
         key = request.headers.get("idempotency-key", "")
         if key not in self.keys:
             self.keys[key] = self._store_batch(asked)
@@ -235,7 +245,8 @@ class FakeService:
         return {
             "id": id_, "batch": batch, "position": position, "state": "running",
             "idea": {"id": "idea_x", "text": idea.text, "client_key": idea.client_key,
-                     "operator": idea.operator, "parents": idea.parents},
+                     "operator": idea.operator, "parents": idea.parents,
+                     "similar": self.alike.get(idea.text, [])},
             "is_terminal": False, "failure": None, "implementation": "impl_x", "codebase": None,
             "measurements": [], "metric_name": "loss", "metric": None, "reward": 0.0,
             "comparison": None, "seconds": None, "created_at": NOW, "finished_at": None,
@@ -293,6 +304,18 @@ class FakeService:
         self.batches[id_].update(state="cancelled", finished_at=NOW)
         self._event(id_, "batch.finished", None, {})
         return ok(self._batch(id_))
+
+    def _list_calls(self, request: httpx2.Request, id_: str) -> httpx2.Response:
+        self._batch(id_)
+        state = request.url.params.get("state")
+        return page([c for c in self.calls if state in (None, c["state"])], request)
+
+    def _report(self, request: httpx2.Request) -> httpx2.Response:
+        query = request.url.params
+        return ok({
+            "environment": query.get("environment"), "batches": query.get_list("batch"),
+            "search": query.get("search"), "since": query.get("since"), "data": self.report,
+        })  # fmt: skip
 
     def _events(self, request: httpx2.Request, id_: str) -> httpx2.Response:
         self._batch(id_)

@@ -22,7 +22,9 @@ _STYLE = {
     "worse": "red",
 }
 #: Columns that give way where a terminal is narrow.
-_WRAPPED = frozenset({"idea", "what happened", "found", "title", "profiles", "sandbox"})
+_WRAPPED = frozenset(
+    {"idea", "what happened", "found", "title", "profiles", "sandbox", "ideator → executor"}
+)
 #: From these widths on there is room for the verdict in words, and for ids.
 _VERDICT_WIDTH, _ID_WIDTH = 100, 140
 

@@ -9,7 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from assay.cli import batch, demo, doctor, env, experiment, patch, search, version, worker
+from assay.cli import (
+    batch,
+    demo,
+    doctor,
+    env,
+    experiment,
+    patch,
+    report,
+    search,
+    version,
+    worker,
+)
 from assay.cli.command import USAGE, Root, command
 from assay.domain.errors import Unavailable
 
@@ -52,7 +63,7 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
         help="Turn research ideas into measured results.",
     )
     app.callback()(_root)
-    for noun in (env, patch, batch, experiment, search, worker):
+    for noun in (env, patch, batch, experiment, search, report, worker):
         app.add_typer(noun.app)
     app.command("doctor")(doctor.doctor)
     app.command("demo")(demo.demo)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from assay.cli import options as opt
+from assay.cli.alike import foreseen_alike, say_alike
 from assay.cli.command import (
     INTERRUPTED,
     AsJson,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from assay.cli.output import Output
     from assay.client import Client
     from assay.contracts.batch import BatchBody, BatchOptions, BatchRequest, ExperimentBody
+    from assay.contracts.caps import CapBody
 
 T = TypeVar("T")
 
@@ -47,7 +49,11 @@ def submit(
     sampling: opt.Sampling = "staged",
     seeds: opt.Seeds = "0",
     baseline_seeds: opt.BaselineSeeds = 5,
+    preflight: opt.Preflight = "compile",
+    repairs: opt.Repairs = 1,
+    novelty: opt.Novelty = "warn",
     max_cost: opt.MaxCost = None,
+    max_gpu_hours: opt.MaxGpuHours = None,
     priority: opt.Priority = 0,
     allow_unisolated: opt.AllowUnisolated = False,
     idempotency_key: opt.IdempotencyKey = None,
@@ -61,7 +67,18 @@ def submit(
     from assay.analysis.text import counted
 
     options = opt.batch_options(
-        samples, revisions, sampling, seeds, baseline_seeds, max_cost, priority, allow_unisolated
+        seeds,
+        max_cost,
+        samples=samples,
+        revisions=revisions,
+        sampling=sampling,
+        baseline_seeds=baseline_seeds,
+        preflight=preflight,
+        repairs=repairs,
+        novelty=novelty,
+        max_gpu_hours=max_gpu_hours,
+        priority=priority,
+        allow_unisolated=allow_unisolated,
     )
     request = _request(file, env, profile, executor, hardware_class, options)
     out = root(context).output(as_json)
@@ -70,6 +87,8 @@ def submit(
             _check(client, out, request)
             return
         batch = _send(client, out, request, idempotency_key, yes)
+        if options.novelty != "allow":
+            say_alike(client, out, batch.id)
         ideas = counted(len(request.ideas), "idea")
         if wait:
             out.say(f"{batch.id}: {ideas}")
@@ -104,11 +123,18 @@ def _check(client: Client, out: Output, request: BatchRequest) -> None:
     from assay.analysis.text import counted
 
     said = client.batches.check(request)
-    message = (
-        f"would submit {counted(len(request.ideas), 'idea')}, "
-        f"{counted(int(said.get('measurements', 0)), 'measurement')}"
-    )
-    out.changed(request.environment, message, detail=said, dry_run=True)
+    hours = said.get("gpu_hours")
+    parts = [
+        f"would submit {counted(len(request.ideas), 'idea')}",
+        counted(int(said.get("measurements", 0)), "measurement"),
+        *([] if hours is None else [f"at most {hours:g} GPU-hours"]),
+    ]
+    lines = [", ".join(parts)]
+    most = request.options.max_gpu_hours
+    if hours is not None and most is not None and hours > most:
+        lines.append(f"that may be more than the {most:g} GPU-hours of --max-gpu-hours")
+    lines += foreseen_alike(said.get("similar") or [], request.options.novelty)
+    out.changed(request.environment, "\n".join(lines), detail=said, dry_run=True)
 
 
 def _send(
@@ -190,6 +216,30 @@ def watch(
 
 @app.command()
 @command
+def calls(
+    context: typer.Context,
+    batch: Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")],
+    state: Annotated[
+        str | None,
+        typer.Option(help="Only calling, returned, failed, cancelled or interrupted."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print every request to a model.  Example: assay batch calls bat_01k8…"""
+    from assay.cli.ledger import call_table, totals, totals_table
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        id_ = full_id(batch, client.batches.list())
+        found = list(client.batches.calls(id_, state=state))
+    sums = totals(found)
+    out.data({"calls": found, "totals": sums}, call_table(found), totals_table(sums))
+    if not found:
+        out.say(f"No calls. How far the batch is: assay batch show {id_}")
+
+
+@app.command()
+@command
 def cancel(
     context: typer.Context,
     batch: Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")],
@@ -246,7 +296,7 @@ def _show(client: Client, batch: str, out: Output) -> None:
 
 def summary(batch: BatchBody, unit: str) -> list[RenderableType]:
     """Lines about a batch: where it ran, how far its ideas came, what it is compared with."""
-    from assay.analysis.text import format_number
+    from assay.analysis.text import counted, format_number
 
     funnel, baseline = batch.funnel, batch.baseline
     lines = [
@@ -266,7 +316,17 @@ def summary(batch: BatchBody, unit: str) -> list[RenderableType]:
             f"{batch.usage.calls} model calls, "
             + (f"{cost} USD" if cost is not None else "price unknown")
         )
+    if batch.caps:
+        lines.append(f"caps: {', '.join(map(_cap, batch.caps))}")
+    if batch.caps or batch.not_done:
+        lines.append(f"not done because of a cap: {counted(batch.not_done, 'idea')}")
     return ["\n".join(lines)]
+
+
+def _cap(cap: CapBody) -> str:
+    unit = "USD" if cap.kind == "cost_usd" else "GPU-hours"
+    reached = " (reached)" if cap.reached else ""
+    return f"{cap.scope} {float(cap.used):g} of {float(cap.limit):g} {unit}{reached}"
 
 
 def results(

@@ -57,6 +57,9 @@ def agree_on_cost(
         out.say(f"No price is known for {executor}, so what it spends is not capped.")
     else:
         out.say(f"No model call starts once {cap} USD are spent (--max-cost).")
+    if options.max_gpu_hours is not None:
+        hours = f"{options.max_gpu_hours:g} GPU-hours"
+        out.say(f"No measurement is asked for beyond {hours} (--max-gpu-hours).")
     if out.interactive and not yes:
         import typer
 
@@ -98,6 +101,8 @@ def _of_executor(
         codebase_characters=sum(map(len, files.values())),
     )
     calls = f"{guess.calls_low} to {guess.calls_high} calls"
+    if options.repairs:
+        calls += f" and at most {counted(ideas * options.repairs, 'repair')}"
     return f"{model}: {counted(ideas, 'idea')}, {calls}, {_between(guess.low, guess.high)}"
 
 

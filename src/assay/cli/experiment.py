@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from assay.cli.output import Output
     from assay.client import Client
     from assay.client.experiments import Stream
-    from assay.contracts.batch import ExperimentBody
+    from assay.contracts.batch import ExperimentBody, RepairBody
 
 FOLLOW_SECONDS = 1.0
 _STREAMS: Final[dict[str, Stream]] = {"train": "train", "score": "score"}
@@ -224,5 +224,26 @@ def _describe(body: ExperimentBody) -> str:
         lines.append(f"failed at {failure.stage} ({failure.code}): {clean(failure.message)}")
     if body.shared_with:
         lines.append(f"shares its measurements with {', '.join(body.shared_with)}")
+    lines += map(_repair, body.repairs)
+    if body.smokes:
+        lines.append(f"tried before it was measured: {', '.join(body.smokes)}")
+    if body.idea.similar:
+        alike = (f"{one.experiment} ({one.similarity:.0%})" for one in body.idea.similar)
+        lines.append(f"in nearly the words of {', '.join(alike)}")
     lines += ["", clean(body.idea.text)]
     return "\n".join(lines)
+
+
+def _repair(repair: RepairBody) -> str:
+    """Which codebase crashed where, and what came of it."""
+    from assay.analysis.text import one_line
+
+    said = repair.failure.message.strip().splitlines() or [repair.failure.code]
+    outcome = {"open": "is being repaired", "refused": "was not repaired"}.get(repair.state, "")
+    if repair.repaired is not None:
+        outcome = f"codebase {repair.repaired[:12]}"
+    return (
+        f"repair {repair.number + 1}: codebase {repair.codebase[:12]} → {repair.failure.code} in "
+        f"{repair.measurement} ({one_line(said[-1], 160)}) → {outcome} "
+        f"(sample {repair.sample}, revision {repair.revision})"
+    )

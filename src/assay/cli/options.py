@@ -31,6 +31,20 @@ MaxCost = Annotated[
         show_default=False,
     ),
 ]
+MaxGpuHours = Annotated[
+    float | None,
+    typer.Option(help="GPU-hours beyond which no measurement is asked for.", show_default=False),
+]
+Preflight = Annotated[
+    str,
+    typer.Option(help="off, compile, or smoke: also start each codebase without a GPU, briefly."),
+]
+Repairs = Annotated[
+    int, typer.Option(help="How often a codebase that crashes early goes back to its model.")
+]
+Novelty = Annotated[
+    str, typer.Option(help="Ideas in nearly the words of earlier ones: allow, warn or skip.")
+]
 Priority = Annotated[int, typer.Option(help="Higher goes first.")]
 AllowUnisolated = Annotated[
     bool, typer.Option("--allow-unisolated", help="Also use workers without a sandbox.")
@@ -43,17 +57,8 @@ Timeout = Annotated[
 ]
 
 
-def batch_options(
-    samples: int,
-    revisions: int,
-    sampling: str,
-    seeds: str,
-    baseline_seeds: int,
-    max_cost: float | None,
-    priority: int,
-    allow_unisolated: bool,
-) -> BatchOptions:
-    """Options from flags.
+def batch_options(seeds: str, max_cost: float | None, **values: Any) -> BatchOptions:
+    """Options from flags; `values` are those that go by the option's own name.
 
     Raises:
         InvalidInput: a value is out of range.
@@ -62,16 +67,8 @@ def batch_options(
 
     from assay.contracts.batch import BatchOptions
 
-    values: dict[str, Any] = {
-        "samples": samples,
-        "revisions": revisions,
-        "sampling": sampling,
-        "seeds": parse_seeds(seeds),
-        "baseline_seeds": baseline_seeds,
-        "max_cost_usd": None if max_cost is None else str(max_cost),
-        "priority": priority,
-        "allow_unisolated": allow_unisolated,
-    }
+    values["seeds"] = parse_seeds(seeds)
+    values["max_cost_usd"] = None if max_cost is None else str(max_cost)
     try:
         return BatchOptions.model_validate(values)
     except ValidationError as error:

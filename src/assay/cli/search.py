@@ -47,7 +47,11 @@ def start(
     context_chars: Annotated[
         int | None, typer.Option(help="Trajectories shown per question, in characters.")
     ] = None,
+    preflight: opt.Preflight = "compile",
+    repairs: opt.Repairs = 1,
+    novelty: opt.Novelty = "warn",
     max_cost: opt.MaxCost = None,
+    max_gpu_hours: opt.MaxGpuHours = None,
     allow_unisolated: opt.AllowUnisolated = False,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -55,20 +59,31 @@ def start(
 ) -> None:
     """Start a search and drive it.  Example: assay search start toy --profile tiny --epochs 3"""
     options = opt.batch_options(
-        samples, revisions, sampling, seeds, baseline_seeds, max_cost, 0, allow_unisolated
+        seeds,
+        max_cost,
+        samples=samples,
+        revisions=revisions,
+        sampling=sampling,
+        baseline_seeds=baseline_seeds,
+        preflight=preflight,
+        repairs=repairs,
+        novelty=novelty,
+        max_gpu_hours=max_gpu_hours,
+        allow_unisolated=allow_unisolated,
     )
     config = _config(strategy, context_chars, options)
     what = (env, profile, strategy, seed, epochs, batch_size)
     request = _request(*what, ideator, executor, hardware_class, config)
+    request.caps.max_gpu_hours = options.max_gpu_hours
     _start(context, request, config, dry_run, yes, as_json)
 
 
 def _config(strategy: str, context_chars: int | None, options: BatchOptions) -> SearchConfig:
-    """The cap on cost is the whole search's, so it leaves the options of the single batch."""
+    """Caps are the whole search's, so they leave the options of the single batch."""
     from assay.search import SearchConfig
 
     settings = {} if context_chars is None else {"context_chars": context_chars}
-    single = options.model_copy(update={"max_cost_usd": None})
+    single = options.model_copy(update={"max_cost_usd": None, "max_gpu_hours": None})
     return SearchConfig.make(strategy, settings, single, options.max_cost_usd)
 
 

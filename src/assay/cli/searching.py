@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from assay.analysis.text import format_number
+from assay.cli.alike import say_alike
 from assay.cli.output import Output
 from assay.cli.watch import follow
 from assay.client import Client
@@ -55,4 +56,5 @@ def follow_batch(
     out: Output, client: Client, batch: str, on_event: Callable[[EventBody], None]
 ) -> BatchBody:
     """Wait for an epoch's batch with a live view."""
+    say_alike(client, out, batch)
     return follow(client, batch, out, on_event=on_event)

@@ -13,6 +13,7 @@ from assay.client.batches import Batches
 from assay.client.errors import WaitTimeout
 from assay.client.experiments import Experiments, Implementations, Measurements
 from assay.client.http import RETRIES, Http
+from assay.client.reports import Reports
 from assay.client.resource import Group, segment
 from assay.client.searches import Searches
 from assay.contracts.environment import BaselineBody, CodebaseFiles, EnvironmentBody
@@ -143,6 +144,7 @@ class Client:
         self.environments = Environments(self._http)
         self.workers = Workers(self._http)
         self.searches = Searches(self._http)
+        self.reports = Reports(self._http)
 
     @property
     def base_url(self) -> str:

@@ -12,8 +12,10 @@ from assay.client.errors import APIConnectionError, WaitTimeout
 from assay.client.events import POLL_SECONDS, Follower
 from assay.client.resource import Group, segment
 from assay.contracts.base import Page
-from assay.contracts.batch import BatchBody, BatchRequest, EventBody
+from assay.contracts.batch import BatchBody, BatchRequest, CallBody, EventBody
 
+#: What the service gives at once.
+LARGEST_PAGE = 200
 OnEvent = Callable[[EventBody], None]
 
 
@@ -36,7 +38,8 @@ class Batches(Group):
     def check(self, request: BatchRequest) -> dict[str, Any]:
         """Have a batch checked and priced; nothing is stored.
 
-        The answer has `ideas`, `measurements` and `cost_usd` (`low` and `high`, null if unknown).
+        The answer has `ideas`, `measurements`, `cost_usd` (`low` and `high`, null if unknown),
+        `gpu_hours`, and `similar`: ideas in nearly the words of earlier ones, by position.
         """
         response = self._http.request("POST", self.path, query={"dry_run": True}, body=request)
         return TypeAdapter(dict[str, Any]).validate_json(response.content)
@@ -64,6 +67,11 @@ class Batches(Group):
         """Cancel what has not finished."""
         response = self._http.request("POST", f"{self.path}/{segment(batch)}/cancel")
         return BatchBody.model_validate_json(response.content)
+
+    def calls(self, batch: str, *, state: str | None = None) -> Iterator[CallBody]:
+        """Every request to a model for a batch, oldest first."""
+        query = {"state": state, "limit": LARGEST_PAGE}
+        return self._walk(CallBody, f"{self.path}/{segment(batch)}/calls", query)
 
     def events(
         self, batch: str, *, after: int = 0, timeout: float | None = None

@@ -7,7 +7,7 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,7 +29,7 @@ LONGEST_RETRY_AFTER = 120.0
 #: Problem codes of a 409 that means: the same request is being worked on, ask again.
 IN_FLIGHT = frozenset({"in_flight", "idempotency_in_flight"})
 
-Query = Mapping[str, str | int | bool | None]
+Query = Mapping[str, str | int | bool | Sequence[str] | None]
 
 
 class Http:
@@ -178,13 +178,16 @@ def _encode(body: BaseModel | Mapping[str, Any] | None) -> bytes | None:
     return json.dumps(body).encode()
 
 
-def _clean(query: Query | None) -> dict[str, str]:
-    """Query parameters without those that are None; booleans as JSON writes them."""
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in (query or {}).items()
-        if value is not None
-    }
+def _clean(query: Query | None) -> dict[str, str | list[str]]:
+    """Query parameters without those that are None; booleans as JSON writes them; a list is a
+    parameter that is repeated."""
+    return {name: _parameter(value) for name, value in (query or {}).items() if value is not None}
+
+
+def _parameter(value: str | int | bool | Sequence[str]) -> str | list[str]:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, str | int) else list(value)
 
 
 def _worth_repeating(response: httpx2.Response) -> bool:
