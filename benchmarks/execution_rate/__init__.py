@@ -1,0 +1,1 @@
+"""How many ideas of a paper become a training that runs: scripted answers, and what they meet."""

@@ -1,0 +1,1 @@
+"""How fast, for how much, and how surely ideas become codebases."""
