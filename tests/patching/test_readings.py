@@ -225,6 +225,8 @@ def test_line_endings_that_only_some_lines_have_are_noise():
         (diff("@@", "-        y = self.norm(y)", "+        ...", "         return x + y"),
          "placeholder"),
         ("```diff\n" + diff("@@ -4,5 +4,9 @@", " WIDTH = 8", "+DEPTH = 2").rstrip(), "truncated"),
+        ("```diff\n" + diff("@@ -4,1 +4,1 @@", "-WIDTH = 8", "+WIDTH = 9")
+         + "@@ -12,3 +12,4 @@ class Block\n", "malformed"),
         (diff("@@", " WIDTH = 8").rstrip() + "\nBinary files a/x.bin and b/x.bin differ\n",
          "unsupported"),
         (diff("@@", "-WIDTH = 8", "+WIDTH = 9") + "diff --git a/model.py b/m.py\n"

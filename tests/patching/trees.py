@@ -39,8 +39,11 @@ ODD = ["a", "b", "", " ", "  x", "-- a", "++ b", "@@", "+", "-", "```", "=======
        "x\x0cy", "x\u2028y", "x\x85y", "x\x1cy", "x\ry", "\ufeffx", "é", "\t1",
        "diff --git"]  # fmt: skip
 ODD_LINES = st.lists(st.sampled_from(ODD), max_size=12)
+#: Torn markers of another notation are refused wherever they stand, also in a file's own lines.
 ANY_LINES = st.lists(
-    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\n"), max_size=12),
+    st.text(
+        st.characters(exclude_categories=["Cs"], exclude_characters="\0\n"), max_size=12
+    ).filter(lambda line: not re.search("<<<<<|>>>>>", line)),
     max_size=8,
 )
 

@@ -292,8 +292,10 @@ class _Reader:
         while section.format == "v4a" and self._is_scope(first):
             scope += "\n" + read_numbers(self.lines[first])[1]
             first += 1
+        before = len(section.hunks)
         end = self._add(section, first, numbers, scope)
-        if end == first and not self._is_empty_hunk(numbers):
+        is_cut = numbers is not None and end > self.last and len(section.hunks) == before
+        if (end == first or is_cut) and not self._is_empty_hunk(numbers):
             raise self._malformed(at, "an `@@` line is followed by no hunk lines")
         return end
 
