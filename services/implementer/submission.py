@@ -9,12 +9,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
+from assay.contracts.caps import Spending
 from assay.domain.errors import FieldError, InvalidInput, NotFound, Unavailable
 from assay.domain.isolation import needs_isolation
 from assay.domain.states import WorkerState
 from assay.environments.catalog import Environment
 from assay.llm import MissingKey, ModelError, ModelName, Usage, price
-from assay.storage import environments, schema
+from assay.storage import caps, environments, schema
 from services.implementer.context import Context
 from services.implementer.executors import executor_of
 from services.implementer.smoke import fitting_class
@@ -61,15 +62,35 @@ def _check_address(context: Context, name: ModelName) -> None:
         )
 
 
-def check_cap(executor: str, options: BatchOptions) -> None:
-    """Refuse a spend cap that cannot be kept, since nobody knows what the calls cost."""
-    if options.max_cost_usd is None or price(ModelName.parse(executor), Usage()) is not None:
+def check_cap(
+    context: Context,
+    executor: str,
+    owner: str,
+    spending: Spending | BatchOptions,
+    *,
+    field: str = "/options/max_cost_usd",
+) -> None:
+    """Refuse a spend cap that cannot be kept, since nobody knows what the calls cost.
+
+    `spending` is what the submitter set, in `field`; the owner's own caps are looked at as well.
+    """
+    known = price(ModelName.parse(executor), Usage()) is not None
+    if known or context.settings.replay is not None:
         return
-    raise InvalidInput.field(
-        "/options/max_cost_usd",
-        f"no price is known for {executor}, so this cap could not be kept; leave it out",
-        "price_unknown",
-    )
+    if spending.max_cost_usd is not None:
+        raise InvalidInput.field(
+            field,
+            f"no price is known for {executor}, so this cap could not be kept; leave it out",
+            "price_unknown",
+        )
+    own = caps.of_owner(context.settings.caps, owner)
+    if own.max_cost_usd is not None or own.max_cost_usd_per_day is not None:
+        raise InvalidInput.field(
+            "/executor",
+            f"no price is known for {executor}, and what {owner!r} may spend is capped "
+            "(ASSAY_IMPLEMENTER_CAPS); choose a model with a price",
+            "price_unknown",
+        )
 
 
 def check_smoke(
@@ -102,7 +123,7 @@ def check_smoke(
             )
 
 
-def check_batch(context: Context, request: BatchRequest) -> Environment:
+def check_batch(context: Context, request: BatchRequest, owner: str) -> Environment:
     """Check all that the wire model cannot know.
 
     Raises:
@@ -112,7 +133,7 @@ def check_batch(context: Context, request: BatchRequest) -> Environment:
     environment = known_environment(context, request.environment)
     environment.profile(request.profile)
     check_models(context, request.executor)
-    check_cap(request.executor, request.options)
+    check_cap(context, request.executor, owner, request.options)
     check_smoke(context, environment, request.options, request.executor, request.ideator)
     check_client_keys(request.ideas)
     context.store.check()

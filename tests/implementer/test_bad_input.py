@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from sqlalchemy import func, select
 from starlette.testclient import TestClient
 
+from assay.contracts.caps import OwnerSpending
 from assay.storage import schema
 from assay.storage.objects import LocalStore
 from services.implementer.app import create_app
@@ -188,6 +190,29 @@ def test_a_cap_that_could_not_be_kept(api: TestClient, context: Context) -> None
     context.variables = {"OPENAI_API_KEY": "k"}
     body = batch(executor="openai:unheard-of", options={"max_cost_usd": "1"})
     refused(api.post("/v1/batches", json=body), 422, "price_unknown", "unheard-of")
+    search = {
+        "environment": "count",
+        "profile": "tiny",
+        "strategy": "random",
+        "seed": 0,
+        "epochs": 1,
+        "batch_size": 1,
+        "executor": "openai:unheard-of",
+        "caps": {"max_cost_usd": "1"},
+    }
+    problem = api.post("/v1/searches", json=search)
+    refused(problem, 422, "price_unknown", "unheard-of")
+    assert problem.json()["errors"][0]["pointer"] == "/caps/max_cost_usd"
+
+
+def test_an_owners_cap_that_could_not_be_kept(api: TestClient, context: Context) -> None:
+    context.variables = {"OPENAI_API_KEY": "k"}
+    context.settings.caps = {"*": OwnerSpending(max_cost_usd_per_day=Decimal(5))}
+    body = batch(executor="openai:unheard-of", options={"allow_unisolated": True})
+    refused(api.post("/v1/batches", json=body), 422, "price_unknown", "ASSAY_IMPLEMENTER_CAPS")
+    context.settings.caps = {"local": OwnerSpending(), "*": OwnerSpending(max_cost_usd=Decimal(5))}
+    looked_at = api.post("/v1/batches?dry_run=true", json=body)
+    assert looked_at.status_code == 200, "this owner has no cap"
 
 
 def test_unknown_provider(api: TestClient) -> None:

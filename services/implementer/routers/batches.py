@@ -54,7 +54,7 @@ def create(
     fingerprint = idempotency.fingerprint("POST /v1/batches", request.model_dump_json())
     done = None if dry_run else idempotency.replay(context.db, owner, key, fingerprint)
     if done is None:
-        environment = submission.check_batch(context, request)
+        environment = submission.check_batch(context, request, owner)
         if dry_run:
             return JSONResponse(pricing.dry_run(context, request, environment, owner))
         store = _storing(context, request, environment, owner)

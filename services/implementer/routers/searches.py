@@ -45,6 +45,9 @@ def create(
     environment = submission.known_environment(context, request.environment)
     environment.profile(request.profile)
     submission.check_models(context, request.executor)
+    submission.check_cap(
+        context, request.executor, owner, request.caps, field="/caps/max_cost_usd"
+    )
     environment_id = submission.register(context, environment)
 
     def action(session: Session) -> tuple[int, dict[str, Any]]:
@@ -147,10 +150,10 @@ def submit_epoch(
         search = owned_search(session, search_id, owner)
         environment = submission.known_environment(context, search.environment_id)
     submission.check_models(context, search.executor)
-    if options is not None:
-        submission.check_cap(search.executor, options)
-    context.store.check()
     chosen = options or BatchOptions()
+    submission.check_cap(context, search.executor, owner, chosen)
+    submission.check_smoke(context, environment, chosen, search.executor, search.ideator)
+    context.store.check()
     similar = _similar(context, search, number, chosen, environment.name)
     with context.write() as session:
         hardware_class = submission.choose_hardware_class(

@@ -155,5 +155,10 @@ def all_of(
     return Caps(
         batch=Spending(max_cost_usd=options.max_cost_usd, max_gpu_hours=options.max_gpu_hours),
         search=Spending.model_validate(search),
-        owner=owners.get(payer.owner) or owners.get("*") or OwnerSpending(),
+        owner=of_owner(owners, payer.owner),
     )
+
+
+def of_owner(owners: Mapping[str, OwnerSpending], owner: str) -> OwnerSpending:
+    """The caps of an owner: its own, or those of the others (`*`)."""
+    return owners.get(owner) or owners.get("*") or OwnerSpending()
