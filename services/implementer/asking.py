@@ -12,11 +12,12 @@ from statistics import fmean
 from sqlalchemy.orm import Session
 
 from assay.contracts.caps import Caps
+from assay.domain.errors import Unavailable
 from assay.domain.isolation import is_offline
 from assay.llm import Completion, Executor, ImplementRequest, ModelName, Usage, price
 from assay.llm.executors import RequestId
 from assay.llm.interface import ModelError, Try
-from assay.llm.recording import ReplayMiss, is_replay
+from assay.llm.recording import ReplayMiss, TooLate, is_replay
 from assay.storage import calls, caps, implementations, samples, schema
 from assay.storage.calls import CallEnd, CallStart
 from assay.storage.implementations import Work
@@ -29,6 +30,10 @@ from services.implementer.limits import CallGate, Gates
 FIRST_GUESS = 2_000
 #: Pause before a cap is looked at again that calls under way may still leave room under.
 CAP_PAUSE_S = 1.0
+#: A try that failed after so long without a word was no failure to connect.
+READ_AFTER_S = 30.0
+#: For so long, and so often, an answer that was paid for is tried to be stored.
+STORE_PATIENCE_S, STORE_PAUSE_S = 30.0, 1.0
 
 
 class CapReachedError(Exception):
@@ -111,10 +116,12 @@ class Asking:
             return
         db, payer = self.context.db, self.work.payer
         allowed = caps_of(self.context, session, self.work)
-        reached = caps.reached(db, session, payer, allowed)
+        has_gpus = self.work.manifest.profiles[self.work.profile].gpus > 0
+        kinds = caps.KINDS if has_gpus else caps.KINDS[:1]
+        reached = caps.reached(db, session, payer, allowed, kinds=kinds)
         if reached is None:
             return
-        settled = caps.reached(db, session, payer, allowed, under_way=False)
+        settled = caps.reached(db, session, payer, allowed, under_way=False, kinds=kinds)
         if settled is None:
             raise _NoRoomYetError
         raise CapReachedError(settled)
@@ -147,6 +154,7 @@ class _Call:
         except ModelError as error:
             # What is refused at first will be refused to all samples.
             is_final = self.request.revision == 0 or isinstance(error, ReplayMiss)
+            is_final = is_final and not isinstance(error, TooLate)
             rejected = Rejected(
                 code_of(error), str(error), is_final=is_final, retryable=error.retryable
             )
@@ -174,7 +182,19 @@ class _Call:
             if self.gate is not None:
                 self.gate.answering()
         else:
-            await self.asking.write(lambda session: self._finish(session, event))
+            await self._insist(lambda session: self._finish(session, event))
+
+    async def _insist(self, action: Callable[[Session], None]) -> None:
+        """Write what has been paid for, also if the database is away for a moment."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + STORE_PATIENCE_S
+        while True:
+            try:
+                return await self.asking.write(action)
+            except Unavailable:
+                if clock() >= until:
+                    raise
+                await asyncio.sleep(STORE_PAUSE_S)
 
     def _start(self, session: Session, event: Try) -> None:
         asking, request = self.asking, self.request
@@ -198,10 +218,10 @@ class _Call:
         calls.before(session, asking.work.payer, start)
 
     def _unknown(self, event: Try) -> Usage:
-        """What a try may have used of which nothing is known: if it was cancelled, a provider has
-        probably read its prompt; if it failed, there was no connection that lasted."""
-        read = self.id.characters // 4 if event.phase == "cancelled" else 0
-        return Usage(read, estimated=True)
+        """What a try may have used of which nothing is known: if it was cancelled, or waited for
+        long, a provider has probably read its prompt; else there was no connection that lasted."""
+        was_read = event.phase == "cancelled" or event.seconds >= READ_AFTER_S
+        return Usage(self.id.characters // 4 if was_read else 0, estimated=True)
 
     def _expected_cost(self) -> Decimal | None:
         if is_replay(self.asking.executor):

@@ -127,7 +127,7 @@ class Line:
         if isinstance(error, RateLimited):
             ticket.refused = True
             self._refused(error)
-        elif error is None and usage is not None:
+        elif error is None and usage is not None and usage.output_tokens:
             self._came_through()
         self._serve()
 

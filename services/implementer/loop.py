@@ -22,7 +22,15 @@ from assay.domain.isolation import is_offline
 from assay.domain.states import Failure, FailureStage
 from assay.environments.catalog import EXAMPLE, RULES
 from assay.llm import Executor, ImplementRequest, recording
-from assay.storage import caps, environments, implementations, samples, schema
+from assay.storage import (
+    caps,
+    environments,
+    implementations,
+    measurements,
+    repairs,
+    samples,
+    schema,
+)
 from assay.storage.implementations import Work
 from assay.storage.objects import ObjectStore
 from assay.storage.repairs import Repair
@@ -155,7 +163,8 @@ class Loop:
         winner = [
             row.answer
             for row in stored.values()
-            if row.sample == repair.sample and row.state == "applied" and row.answer
+            if row.sample == repair.sample and row.revision < repair.revision
+            if row.state == "applied" and row.answer
         ]
         request = self._request(
             repair.sample,
@@ -194,10 +203,11 @@ class Loop:
         """One answer, asked for or remembered, and what it is worth."""
         row = stored.get((request.sample, request.revision))
         if row is not None and row.state == "refused":
+            recording.note(self.executor, request, refused=True)
             return Step(row.answer, Rejected(row.code or "refused", row.patch_log or ""))
         if row is not None and row.state == "failed":
             code, message = row.code or "model_error", row.patch_log or "the call failed"
-            return Step(None, Rejected(code, message, is_final=True))
+            return Step(None, Rejected(code, message, is_final=request.revision == 0))
         if row is not None and row.answer is not None:  # also of one whose smoke was interrupted
             answer: Answer | Rejected = Answer(row.answer or "", code=row.code)
         else:
@@ -268,10 +278,15 @@ class Loop:
             compiles=self.work.options.preflight != "off",
         )
         if files is not None and repair is not None and rejected is None:
-            crashed = environments.get_codebase(self.context.store, repair.codebase)
-            if files == crashed:
-                return files, Rejected("unchanged", "the edit is the one that crashed")
+            for crashed in self._crashed():
+                if files == environments.get_codebase(self.context.store, crashed):
+                    return files, Rejected("unchanged", "the edit is one that crashed")
         return files, rejected
+
+    def _crashed(self) -> list[str]:
+        """The codebases of this idea that have crashed."""
+        with self.context.db.read() as session:
+            return [row.codebase_id for row in repairs.of(session, self.work.experiment)]
 
     def _stored(self) -> Stored:
         with self.context.db.read() as session:
@@ -359,18 +374,23 @@ def _baseline(store: ObjectStore, codebase: str) -> Files:
     return environments.get_codebase(store, codebase)
 
 
-def _gpu_cap(context: Context, session: Session, work: Work) -> Failure | None:
+def _gpu_cap(context: Context, session: Session, work: Work, codebase: str) -> Failure | None:
     """Why the measurements of an experiment may not be asked for, if a cap forbids it."""
     profile = work.manifest.profiles[work.profile]
-    hours = len(set(work.options.seeds)) * profile.gpus * profile.budget.seconds / 3600
-    if not hours:
+    if not profile.gpus:
         return None
+    new = set(work.options.seeds) - measurements.seeds_of(
+        session, codebase, work.environment_id, work.profile, work.hardware_class
+    )
+    hours = len(new) * profile.gpus * profile.budget.seconds / 3600
     allowed = caps_of(context, session, work)
     found = caps.reached(
         context.db, session, work.payer, allowed, more_gpu_hours=hours, kinds=["gpu_hours"]
     )
-    if found is None:
+    if found is None or not new:
         return None
+    if work.repair is not None:
+        return unrepaired(work.repair, str(found))
     message = f"with this measurement, {found}: raise the cap to go on"
     return Failure(FailureStage.SCHEDULE, caps.GPU_CAP, message)
 
@@ -384,7 +404,7 @@ def conclude(context: Context, work: Work, outcome: Patched | Failure) -> None:
         return
     codebase = environments.put_codebase(context.store, outcome.files)
     with context.write() as session:
-        too_much = _gpu_cap(context, session, work)
+        too_much = _gpu_cap(context, session, work, codebase)
         if too_much is not None:
             implementations.fail(context.db, session, work, too_much)
         else:

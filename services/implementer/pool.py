@@ -17,7 +17,7 @@ from assay.domain.errors import AssayError, Fenced, Unavailable
 from assay.domain.states import Failure, FailureStage
 from assay.llm import Executor, recording
 from assay.llm.interface import ModelError
-from assay.storage import implementations
+from assay.storage import calls, implementations
 from assay.telemetry.logs import keep
 from services.implementer.asking import NoLongerWantedError
 from services.implementer.context import Context
@@ -53,6 +53,11 @@ class ImplementPool:
         self._shared = Shared.of(context)
         self._finding: asyncio.Task[None] | None = None
         self._find_again = False
+        #: Ideas that met a fault: not before the next rescan.
+        self._resting: set[str] = set()
+        self._stopping = False
+        #: Of its own: renewals must not wait for work that is waiting itself.
+        self._renewing = ThreadPoolExecutor(1, "renewals")
         #: Whether the last look found more than there was room for.
         self._is_more = False
 
@@ -108,6 +113,7 @@ class ImplementPool:
         asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def _shut_down(self) -> None:
+        self._stopping = True
         tasks = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
@@ -118,11 +124,27 @@ class ImplementPool:
     async def _rescan(self) -> None:
         """Look for work that no message announced: after a restart, or when one was lost."""
         while True:
+            self._resting.clear()
             self._find_soon()
+            self._later(self._sweep())
             await asyncio.sleep(self._context.settings.rescan_seconds)
+
+    async def _sweep(self) -> None:
+        """Close the calls of processes that are gone, so that no cap counts them for ever."""
+
+        def sweep() -> None:
+            with self._context.write() as session:
+                calls.sweep(self._context.db, session)
+
+        try:
+            await asyncio.to_thread(sweep)
+        except Exception as error:  # the next one will do it
+            log.warning("cannot close calls that were left open: %s", error)
 
     def _find_soon(self) -> None:
         """Look for work once; whoever asks meanwhile makes it look once more."""
+        if self._stopping:
+            return
         self._find_again = True
         if self._finding is None or self._finding.done():
             self._finding = self._loop.create_task(self._find())
@@ -134,7 +156,8 @@ class ImplementPool:
             if free <= 0:
                 return  # the next idea that is done looks again
             try:
-                found = await asyncio.to_thread(self._unfinished, free, list(self._tasks))
+                known = [*self._tasks, *self._resting]
+                found = await asyncio.to_thread(self._unfinished, free, known)
             except Exception as error:  # without this look, lost messages would stay lost
                 log.warning("cannot look for ideas to implement: %s", error)
                 return
@@ -150,7 +173,7 @@ class ImplementPool:
             )
 
     def _look_at(self, experiment_id: str) -> None:
-        if experiment_id in self._tasks:
+        if experiment_id in self._tasks or self._stopping:
             return
         task = self._loop.create_task(self._implement(experiment_id))
         self._tasks[experiment_id] = task
@@ -174,7 +197,7 @@ class ImplementPool:
         if not begun:
             return
         try:
-            held = await asyncio.to_thread(self._renew)
+            held = await self._loop.run_in_executor(self._renewing, self._renew)
         except Exception as error:  # the leases last a while longer
             log.warning("cannot renew the leases of ideas: %s", error)
             return
@@ -199,6 +222,7 @@ class ImplementPool:
             work, baseline = taken
             self._begun.add(experiment_id)
         except Exception as error:  # the next rescan takes it up again
+            self._resting.add(experiment_id)
             log.exception("cannot take up %s", experiment_id)
             await asyncio.to_thread(self._count_fault, experiment_id, error)
             return
@@ -213,6 +237,7 @@ class ImplementPool:
         except Fenced as error:
             log.warning("dropped: %s", error)
         except Exception as error:
+            self._resting.add(experiment_id)
             log.exception("implementing %s was interrupted", experiment_id)
             await asyncio.to_thread(self._count_fault, experiment_id, error)
 

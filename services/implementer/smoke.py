@@ -10,7 +10,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from assay.contracts.environment import Profile
-from assay.domain.errors import AssayError
 from assay.domain.states import TERMINAL_MEASUREMENT, MeasurementKind, MeasurementState
 from assay.storage import (
     environments,
@@ -25,7 +24,7 @@ from assay.storage.implementations import Work
 from assay.storage.measurements import Identity
 from assay.storage.rows import insert_missing
 from assay.storage.samples import Key
-from services.implementer.asking import Asking
+from services.implementer.asking import Asking, NoLongerWantedError
 from services.implementer.context import Context
 from services.implementer.judging import Files, Rejected, crash_feedback
 
@@ -66,7 +65,7 @@ class Waiter:
         while self._waiting:
             try:
                 found = await asyncio.to_thread(self._ended, list(self._waiting))
-            except AssayError as error:
+            except Exception as error:  # without this look, ideas would wait for ever
                 log.warning("cannot look at smoke measurements: %s", error)
                 found = {}
             for measurement_id, settled in found.items():
@@ -127,6 +126,8 @@ class Smoke:
 
     def _ask(self, session: Session, key: Key, codebase: str, found: list[str]) -> None:
         db, work = self.asking.context.db, self.asking.work
+        if not implementations.is_wanted(session, work.experiment):
+            raise NoLongerWantedError
         smoke = work.manifest.smoke_profile()
         assert smoke is not None, "checked when the batch was submitted"
         name, profile = smoke

@@ -38,7 +38,8 @@ def check_models(context: Context, executor: str) -> None:
     try:
         name = ModelName.parse(executor)
         _check_address(context, name)
-        executor_of(context, executor)
+        if context.settings.replay is None:  # which needs no key, and no package
+            executor_of(context, executor)
     except MissingKey as error:
         raise InvalidInput.field("/executor", str(error), "missing_key") from None
     except ModelError as error:
@@ -153,14 +154,21 @@ def check_client_keys(ideas: Sequence[IdeaRequest]) -> None:
         )
 
 
-def check_search(session: Session, search_id: str | None, owner: str) -> None:
-    """Refuse a batch of a search that is not the owner's. Raises InvalidInput."""
+def check_search(
+    context: Context, session: Session, search_id: str | None, owner: str, executor: str
+) -> None:
+    """Refuse a batch of a search that is not the owner's, or whose cap it could not keep.
+
+    Raises InvalidInput.
+    """
     if search_id is None:
         return
     search = session.get(schema.Search, search_id)
     if search is None or search.owner != owner:
         message = f"there is no search {search_id!r}"
         raise InvalidInput.field("/search", message, "unknown_search")
+    spending = Spending.model_validate(search.caps)
+    check_cap(context, executor, owner, spending, field="/search")
 
 
 def register(context: Context, environment: Environment) -> str:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select, update
 
-from assay.storage import schema
+from assay.domain.errors import Unavailable
+from assay.llm import ImplementRequest
+from assay.storage import batches, calls, schema
+from assay.storage.calls import CallStart
 from assay.storage.objects import LocalStore, codebase_key
+from services.implementer import limits
 from services.implementer.context import Context
+from services.implementer.loop import take_up
 from services.implementer.pool import ImplementPool
+from tests.implementer.scripted import Scripted
 from tests.implementer.test_loop import submit
 
 
@@ -83,3 +93,71 @@ def test_an_idea_waits_for_a_store_that_cannot_be_written(
         wait(lambda: failures > 10)
         assert state(context, experiment) == "implementing"
     wait(lambda: state(context, experiment) == "queued")
+
+
+def test_a_pool_that_stops_begins_nothing_more(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ideas it gives back while it stops are for others, or for the next process."""
+
+    async def never(_: ImplementRequest) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    model = Scripted(never)
+    monkeypatch.setattr("services.implementer.pool.executor_of", lambda *_: model)
+    monkeypatch.setattr(limits, "LONGEST_WARM_UP_S", 0.01)
+    context.settings.concurrent_ideas = 2
+    experiments = [submit(context) for _ in range(6)]
+    pool = ImplementPool(context)
+    pool.start()
+    wait(lambda: len(model.asked) == 2)
+    pool.stop()
+    assert len(model.asked) == 2
+    with context.db.read() as session:
+        holders = session.scalars(select(schema.Implementation.holder)).all()
+        open_calls = session.scalars(
+            select(schema.ModelCall.id).where(schema.ModelCall.finished_at.is_(None))
+        ).all()
+    assert set(holders) == {None}
+    assert open_calls == []
+    assert len(experiments) == 6
+
+
+def test_an_idea_that_meets_faults_rests_until_the_next_rescan(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while there is a backlog, of which the next idea is looked for at once."""
+    context.settings.concurrent_ideas = 1
+    context.settings.rescan_seconds = 0.5
+    taken: list[str] = []
+
+    def fails(_: Context, experiment: str) -> None:
+        taken.append(experiment)
+        raise Unavailable("the disk is full")
+
+    monkeypatch.setattr("services.implementer.pool.take_up", fails)
+    experiments = [submit(context) for _ in range(3)]
+    pool = ImplementPool(context)
+    pool.start()
+    wait(lambda: len(taken) >= 6)
+    pool.stop()
+    assert Counter(taken[:3]) == Counter(experiments), "each once, then a pause"
+
+
+def test_calls_of_a_process_that_is_gone_do_not_stay_open(context: Context) -> None:
+    """Its idea was cancelled before another took it up: nobody else would close them."""
+    experiment = submit(context)
+    taken = take_up(context, experiment)
+    assert taken is not None
+    with context.db.write() as session:
+        start = CallStart("call_1", 0, 0, 1, "m", "", "p", Decimal("0.5"))
+        calls.before(session, taken[0].payer, start)
+        batches.cancel_experiment(context.db, session, experiment)
+    with context.db.write() as session:
+        assert calls.sweep(context.db, session) == 0, "its holder may be alive and at it"
+        session.execute(update(schema.Implementation).values(lease_expires_at=None))
+        assert calls.sweep(context.db, session) == 1
+    with context.db.read() as session:
+        row = session.get_one(schema.ModelCall, "call_1")
+    assert (row.state, row.cost_usd, row.is_estimate) == ("interrupted", Decimal("0.5"), True)

@@ -14,11 +14,15 @@ import pytest
 from sqlalchemy import select
 
 from assay.contracts.batch import BatchRequest
+from assay.llm import BadRequest, ImplementRequest
+from assay.llm.executors import DEFAULT_LIMITS
+from assay.llm.recording import RecordingExecutor, ReplayExecutor
 from assay.storage import batches, environments, schema
 from assay.storage.database import Database
 from services.implementer.context import Context
 from services.implementer.pool import ImplementPool
 from services.implementer.settings import ImplementerSettings
+from tests.implementer.scripted import Scripted
 from tests.implementer.test_loop import BROKEN, GOOD, MISFIT
 from tests.implementer.test_pool import wait
 from tests.llm.author import Asked, Author, author
@@ -168,3 +172,25 @@ def test_a_folder_of_answers_must_be_there(tmp_path: Path) -> None:
         ImplementerSettings(replay=tmp_path / "nowhere")
     with pytest.raises(ValueError, match="exclude each other"):
         ImplementerSettings(replay=tmp_path, record=tmp_path)
+
+
+def test_what_failed_for_good_fails_again_and_a_sibling_wins_again(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt that is too long only when it is revised, say."""
+
+    def answer(request: ImplementRequest) -> Any:
+        if request.revision:
+            return BadRequest("the prompt is too long")
+        return GOOD if request.sample == 2 else MISFIT
+
+    recorder = RecordingExecutor(Scripted(answer, name=MODEL), tmp_path / "kept")
+    with monkeypatch.context() as patched:
+        patched.setattr("services.implementer.pool.executor_of", lambda *_: recorder)
+        first = implement(fresh(context, tmp_path, "first"), ["Idea 1. Count otherwise."])
+    replayer = ReplayExecutor(MODEL, tmp_path / "kept", DEFAULT_LIMITS)
+    monkeypatch.setattr(replayer, "identify", recorder.identify)
+    monkeypatch.setattr("services.implementer.pool.executor_of", lambda *_: replayer)
+    again = implement(fresh(context, tmp_path, "second"), ["Idea 1. Count otherwise."])
+    assert isinstance(first[0], str)
+    assert again == first

@@ -55,6 +55,43 @@ def recorded_results(db: Database) -> dict[str, tuple[object, ...]]:
         return results(session)
 
 
+def test_calls_of_before_the_ledger_are_in_it(tmp_path: Path) -> None:
+    """Also those that had no answer: a sibling had won, or the process died."""
+    db = Database(f"sqlite:///{tmp_path}/assay.db")
+    restore(db, tmp_path / "objects")
+    with db.write() as session:
+        work = session.execute(text("SELECT min(implementation_id) FROM sample")).scalar_one()
+        for number, (state, code) in enumerate(
+            [("cancelled", None), ("calling", None), ("refused", "does_not_compile")], 20
+        ):
+            session.execute(
+                text(
+                    "INSERT INTO sample (implementation_id, sample, revision, state, code, "
+                    "prompt_version, input_tokens, cached_input_tokens, output_tokens, tries, "
+                    "interrupted, started_at) SELECT implementation_id, :n, 0, :state, :code, "
+                    "'p', 0, 0, 0, 1, 0, started_at FROM sample WHERE implementation_id = :of "
+                    "LIMIT 1"
+                ),
+                {"n": number, "state": state, "code": code, "of": work},
+            )
+    db.migrate()
+    with db.read() as session:
+        check_schema(session)
+        made = select(schema.ModelCall).where(schema.ModelCall.implementation_id == work)
+        calls = {call.sample: call.state for call in session.scalars(made)}
+        asked = select(schema.Sample).where(schema.Sample.implementation_id == work)
+        fitted = {row.sample: row.fitted for row in session.scalars(asked)}
+    assert {n: calls[n] for n in (20, 21, 22)} == {
+        20: "interrupted",
+        21: "interrupted",
+        22: "interrupted",
+    }
+    assert {n: fitted[n] for n in (20, 21, 22)} == {20: False, 21: False, 22: True}
+    assert calls[0] == "returned"
+    assert fitted[0]
+    db.dispose()
+
+
 @pytest.mark.slow
 def test_the_embedded_service_finishes_what_the_first_version_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -74,7 +74,7 @@ def _storing(
     similar = novelty.find(context, request, environment.name, owner)
 
     def action(session: Session) -> tuple[int, dict[str, Any]]:
-        submission.check_search(session, request.search, owner)
+        submission.check_search(context, session, request.search, owner, request.executor)
         hardware_class = submission.choose_hardware_class(
             session,
             environment,

@@ -15,6 +15,7 @@ from assay.contracts.search import EpochBody, EpochRequest, SearchBody, SearchRe
 from assay.domain.errors import NotFound
 from assay.domain.isolation import needs_isolation
 from assay.domain.states import SearchState
+from assay.environments.catalog import Environment
 from assay.storage import idempotency, schema, searches
 from assay.storage.batches import Similar
 from assay.storage.rows import get
@@ -152,9 +153,8 @@ def submit_epoch(
     submission.check_models(context, search.executor)
     chosen = options or BatchOptions()
     submission.check_cap(context, search.executor, owner, chosen)
-    submission.check_smoke(context, environment, chosen, search.executor, search.ideator)
     context.store.check()
-    similar = _similar(context, search, number, chosen, environment.name)
+    similar = _prepare(context, search, number, chosen, environment)
     with context.write() as session:
         hardware_class = submission.choose_hardware_class(
             session,
@@ -173,13 +173,18 @@ def submit_epoch(
     return JSONResponse(body.wire(), 202 if is_new else 200, headers)
 
 
-def _similar(
-    context: Context, search: schema.Search, number: int, options: BatchOptions, environment: str
+def _prepare(
+    context: Context,
+    search: schema.Search,
+    number: int,
+    options: BatchOptions,
+    environment: Environment,
 ) -> list[list[Similar]]:
-    """For each idea of an epoch, the earlier ones in nearly the same words."""
+    """Check what is about to be submitted; for each idea, the earlier ones in nearly its words."""
     with context.db.read() as session:
         epoch = session.get(schema.Epoch, (search.id, number))
     if epoch is None or epoch.batch_id is not None:
         return []  # which is refused, or done
+    submission.check_smoke(context, environment, options, search.executor, search.ideator)
     request = searches.epoch_request(search, epoch, options)
-    return novelty.find(context, request, environment, search.owner)
+    return novelty.find(context, request, environment.name, search.owner)

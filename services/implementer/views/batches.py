@@ -22,7 +22,7 @@ from assay.contracts.batch import (
 from assay.contracts.caps import CapBody
 from assay.domain.metrics import Direction, is_better
 from assay.domain.states import ExperimentState
-from assay.storage import caps, schema
+from assay.storage import caps, repairs, schema
 from assay.storage.calls import Payer
 from services.implementer.context import Context
 from services.implementer.views.experiments import Yardstick
@@ -211,7 +211,11 @@ def best(session: Session, batch_ids: list[str], direction: Direction) -> BestSu
         select(table.id, func.avg(schema.Result.metric))
         .join(link, link.experiment_id == table.id)
         .join(schema.Result, schema.Result.measurement_id == link.measurement_id)
-        .where(table.batch_id.in_(batch_ids), table.state == ExperimentState.SUCCEEDED.value)
+        .where(
+            table.batch_id.in_(batch_ids),
+            table.state == ExperimentState.SUCCEEDED.value,
+            link.role == repairs.SCORE,
+        )
         .group_by(table.id, table.batch_id, table.position)
         .order_by(table.batch_id, table.position)
     ).all()

@@ -9,11 +9,12 @@ too late, so that it makes the same codebases whatever the order in which answer
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import time
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -21,13 +22,23 @@ from typing import Any, cast
 from assay.domain.ids import new_id
 from assay.llm.executors import Executor, ImplementRequest, Limits, RequestId, identify
 from assay.llm.executors import prompt_version as version_of
-from assay.llm.interface import Completion, Gate, ModelError, OnTry, Stop, Try, Usage
+from assay.llm.interface import BadRequest, Completion, Gate, ModelError, OnTry, Stop, Try, Usage
 
 _HASH = 32
 
 
 class ReplayMiss(ModelError):
     """What is asked was not recorded."""
+
+
+class TooLate(ModelError):
+    """The answer came too late to win when it was recorded, and must not win now."""
+
+
+#: What a recorded failure was.
+_ERRORS = {kind.__name__: kind for kind in (ModelError, BadRequest)}
+#: Answers whose verdict is not known yet, at most.
+_MOST_OPEN = 10_000
 
 
 class _Folder:
@@ -70,6 +81,15 @@ def read(path: Path) -> dict[str, Any]:
     return data
 
 
+def _records(folder: Path) -> Iterator[dict[str, Any]]:
+    """All recorded answers of a folder, which may hold other files as well."""
+    for path in sorted(folder.glob("*.json")):
+        with contextlib.suppress(ValueError):
+            record = read(path)
+            if isinstance(record, dict) and "request_hash" in record:
+                yield record
+
+
 def _write(path: Path, record: Mapping[str, Any]) -> None:
     """Write whole or not at all: a process may be killed at any time."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +104,8 @@ class RecordingExecutor:
     def __init__(self, inner: Executor, folder: Path) -> None:
         self._inner = inner
         self._folder = _Folder(folder)
-        self._files: dict[tuple[str, int], Path] = {}
+        #: By the identity of the request, which is kept so that no other one gets it.
+        self._files: OrderedDict[int, tuple[ImplementRequest, Path]] = OrderedDict()
 
     @property
     def name(self) -> str:
@@ -125,7 +146,9 @@ class RecordingExecutor:
     def _keep(self, request: ImplementRequest, began: float, **content: Any) -> None:
         asked = self.identify(request)
         path = self._folder.next_file(asked, request.sample)
-        self._files[asked.hash, request.sample] = path
+        self._files[id(request)] = (request, path)
+        if len(self._files) > _MOST_OPEN:
+            self._files.popitem(last=False)
         record = {
             "model": self.name,
             "request_hash": asked.hash,
@@ -144,7 +167,8 @@ class RecordingExecutor:
         """Say of a recorded answer that it was `refused`, or that it `won`."""
         asked = self.identify(request)
         files = self._folder.files(asked, request.sample)
-        path = self._files.get((asked.hash, request.sample)) or (files[-1] if files else None)
+        kept = self._files.get(id(request))
+        path = kept[1] if kept else (files[-1] if files else None)
         if path is not None:
             _write(path, read(path) | facts)
 
@@ -160,8 +184,7 @@ class ReplayExecutor:
         self._name = name
         self._folder = _Folder(folder)
         self._limits = limits
-        records = map(read, folder.glob("*.json"))
-        self._winners = {record["idea"] for record in records if record["won"]}
+        self._winners = {record["idea"] for record in _records(folder) if record["won"]}
 
     @property
     def name(self) -> str:
@@ -184,23 +207,21 @@ class ReplayExecutor:
     ) -> Completion:
         """The recorded answer. No provider limits it: `gate` is not asked.
 
-        A call that was cancelled when it was recorded, or whose answer came too late to win, does
-        not return if a sibling did win: here as there, that one wins.
-
         Raises:
             ReplayMiss: it was not recorded, or no answer came before the recording ended.
+            TooLate: a sibling won before it was answered or judged: here as there, that one wins.
             ModelError: it failed when it was recorded.
         """
         asked = self.identify(request)
         record = self._folder.next_answer(asked, request.sample)
         if record is None:
             raise ReplayMiss(self._missing(request, asked))
+        if record["state"] == "failed":
+            raise _ERRORS.get(record["error"], ModelError)(f"(recorded) {record['message']}")
         if request.idea_text in self._winners and not (record["refused"] or record["won"]):
-            await asyncio.get_running_loop().create_future()
+            raise TooLate("when this was recorded, another sample had won before")
         if record["state"] == "cancelled":
             raise ReplayMiss(f"{self._missing(request, asked)}; this one was cancelled")
-        if record["state"] == "failed":
-            raise ModelError(f"{record['error']} (recorded): {record['message']}")
         completion = _completion(record["answer"])
         if on_try is not None:
             call = new_id("call")
@@ -212,9 +233,7 @@ class ReplayExecutor:
     def _missing(self, request: ImplementRequest, asked: RequestId) -> str:
         idea = " ".join(request.idea_text.split())[:80]
         same = [
-            record
-            for record in map(read, sorted(self._folder.path.glob("*.json")))
-            if record["idea"] == request.idea_text
+            record for record in _records(self._folder.path) if record["idea"] == request.idea_text
         ]
         why = "the idea is not in the recording"
         if same:

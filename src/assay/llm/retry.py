@@ -105,8 +105,10 @@ class Progress:
             raise
 
     async def starts(self) -> None:
-        """Report that the request is about to be sent."""
-        await self._report(self.event("started"))
+        """Report that the request is about to be sent; a cancellation in the meantime is kept
+        until that is done, so that its end is reported after its start."""
+        if self._on_try is not None:
+            await _to_its_end(self._report(self.event("started")))
         self._sent = True
 
     async def ends(self, event: Try) -> None:

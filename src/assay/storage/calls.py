@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 
-from sqlalchemy import select, update
+from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
 from assay.storage import schema
+from assay.storage.database import Database
 from assay.storage.rows import changed, get
 from assay.storage.text import clean_text
 from assay.storage.types import clock
@@ -117,6 +118,22 @@ def interrupt(session: Session, implementation_id: str) -> int:
             finished_at=clock(),
         ),
     )
+
+
+def sweep(db: Database, session: Session) -> int:
+    """Close calls that were left open by a process that is gone, for ideas that have ended: no
+    other process will take those up and do it. Returns how many there were."""
+    table, work = schema.ModelCall, schema.Implementation
+    gone = select(work.id).where(
+        work.finished_at.is_not(None),
+        or_(work.lease_expires_at.is_(None), work.lease_expires_at < db.now(session)),
+    )
+    left = session.scalars(
+        select(table.implementation_id)
+        .where(table.finished_at.is_(None), table.implementation_id.in_(gone))
+        .distinct()
+    ).all()
+    return sum(interrupt(session, implementation) for implementation in left)
 
 
 def of_sample(

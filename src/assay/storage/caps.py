@@ -25,6 +25,7 @@ from assay.storage.types import epoch
 #: Failures that say that a cap was reached.
 SPEND_CAP, GPU_CAP = "spend_cap", "gpu_hours_cap"
 CAP_CODES = (SPEND_CAP, GPU_CAP)
+KINDS: tuple[Kind, ...] = ("cost_usd", "gpu_hours")
 _TERMINAL = [s.value for s in TERMINAL_MEASUREMENT]
 
 
@@ -53,7 +54,7 @@ def reached(
     *,
     more_gpu_hours: float = 0.0,
     under_way: bool = True,
-    kinds: Collection[Kind] = ("cost_usd", "gpu_hours"),
+    kinds: Collection[Kind] = KINDS,
 ) -> Reached | None:
     """The first cap that is reached, or that `more_gpu_hours` would pass; None if none is.
 

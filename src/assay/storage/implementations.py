@@ -274,7 +274,15 @@ def fail(db: Database, session: Session, work: Work, failure: Failure) -> None:
 
 
 def count_fault(session: Session, experiment_id: str, holder: str = LOCAL) -> int:
-    """Count a fault of our own in implementing an idea; returns how many there were."""
+    """Count a fault of our own in implementing an idea; returns how many there were.
+
+    The experiment is locked first, as everywhere: it may be ended in the same transaction.
+    """
+    session.execute(
+        select(schema.Experiment.id)
+        .where(schema.Experiment.id == experiment_id)
+        .with_for_update(key_share=True)
+    )
     table = schema.Implementation
     faults = session.execute(
         update(table)
@@ -296,6 +304,7 @@ def give_up(
     """
     if not experiments.move(session, experiment_id, ExperimentState.FAILED, failure):
         return
+    repairs.abandon(session, experiment_id)
     table = schema.Implementation
     ended = changed(
         session,

@@ -151,6 +151,25 @@ def request(
     ).one()
 
 
+def seeds_of(
+    session: Session, codebase: str, environment: str, profile: str, hardware_class: str
+) -> set[int]:
+    """The seeds on which a codebase is scored, or is going to be."""
+    table = schema.Measurement
+    return set(
+        session.scalars(
+            select(table.seed).where(
+                table.codebase_id == codebase,
+                table.environment_id == environment,
+                table.profile == profile,
+                table.hardware_class == hardware_class,
+                table.kind == MeasurementKind.SCORE.value,
+                table.state != MeasurementState.CANCELLED.value,
+            )
+        )
+    )
+
+
 def _queued(
     session: Session,
     identity: Identity,

@@ -37,7 +37,9 @@ def upgrade() -> None:
     for table, columns in _new_columns().items():
         for column in columns:
             op.add_column(table, column)
-    op.execute("UPDATE sample SET fitted = (state = 'applied' OR code = 'does_not_compile')")
+    op.execute(
+        "UPDATE sample SET fitted = true WHERE state = 'applied' OR code = 'does_not_compile'"
+    )
     op.execute(
         "INSERT INTO model_call (id, owner, search_id, batch_id, implementation_id, sample, "
         "revision, number, model, request_hash, prompt_version, state, code, input_tokens, "
