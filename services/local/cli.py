@@ -54,7 +54,9 @@ def serve(
     }
     _say(record=record, replay=replay)
     if any(variable.upper().startswith(SERVER_MODE) for variable in os.environ):
-        raise typer.Exit(_serve_api([name for name, value in flags.items() if value is not None]))
+        # The API asks no models: `--record` is for the implement workers.
+        given = flags | {"record": record}
+        raise typer.Exit(_serve_api([name for name, value in given.items() if value is not None]))
     from services.local.service import LocalService
     from services.local.settings import LocalSettings
 
