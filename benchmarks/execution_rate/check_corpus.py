@@ -25,6 +25,7 @@ from assay.environments.catalog import Environment
 from assay.environments.prepare import prepare_data
 from assay.patching import PatchRefused, apply_answer, check_codebase
 from benchmarks.execution_rate.corpus import Case, load
+from services.implementer.judging import compile_error, has_traceback
 from services.worker.hardware import hardware_class, read_cpu
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -173,17 +174,6 @@ def judge(lab: Lab, case: Case) -> Verdict:
     return Verdict(ending(end), crash_problem(case, end), end)
 
 
-def compile_error(files: dict[str, str], baseline: dict[str, str]) -> str | None:
-    """Why a changed Python file does not compile, or None. Nothing is executed."""
-    for name, text in files.items():
-        if name.endswith(".py") and baseline.get(name) != text:
-            try:
-                compile(text, name, "exec", dont_inherit=True)
-            except (SyntaxError, ValueError) as error:
-                return f"{name} does not compile: {type(error).__name__}: {error}"
-    return None
-
-
 def refused(case: Case, code: str, log: str) -> Verdict:
     if code not in REFUSALS.get(case.fault, set()):
         return Verdict(code, f"fault {case.fault}, but it is refused as {code}: {log}")
@@ -192,7 +182,7 @@ def refused(case: Case, code: str, log: str) -> Verdict:
 
 def crash_problem(case: Case, end: End) -> str | None:
     """What is wrong with the end of an answer that must crash."""
-    if end.code == 0 or "Traceback (most recent call last):" not in end.log:
+    if end.code == 0 or not has_traceback(end.log):
         return f"it ended with {end.code} and must crash with a traceback"
     if case.fault == "late" and end.step < LATE:
         return f"a late error came at step {end.step}:\n{end.log[-TAIL:]}"

@@ -112,8 +112,9 @@ class DrawnExecutor:
         """See `Executor.identify`."""
         number = idea_number(request.idea_text)
         asked = f"{number}-{request.sample}-{request.revision}"
-        characters = 4 * (PREFIX_TOKENS + IDEA_TOKENS)
-        return RequestId(hashlib.sha256(asked.encode()).hexdigest(), "prefix", characters)
+        return RequestId(
+            hashlib.sha256(asked.encode()).hexdigest(), "prefix", PREFIX_TOKENS + IDEA_TOKENS
+        )
 
     async def implement(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -66,8 +67,14 @@ def implement(draws: Draws, ideas: int, sampling: str, slots: int) -> Outcome:
 
 def _run(context: Context, executor: DrawnExecutor, ideas: int) -> float:
     """Virtual seconds until the last idea is done."""
-    loop, done, ended = VirtualLoop(), threading.Event(), []
-    conclude = pools.conclude
+    loop = VirtualLoop()
+    with patch.object(pools, "executor_of", lambda *_: executor):
+        return run_pool(context, loop, ideas)
+
+
+def run_pool(context: Context, loop: asyncio.AbstractEventLoop, ideas: int) -> float:
+    """Run a pool until so many ideas are done; when that was, on the clock of its loop."""
+    done, ended, conclude = threading.Event(), list[float](), pools.conclude
 
     def note(*of: Any) -> None:
         conclude(*of)
@@ -75,10 +82,7 @@ def _run(context: Context, executor: DrawnExecutor, ideas: int) -> float:
         if len(ended) == ideas:
             done.set()
 
-    with (
-        patch.object(pools, "executor_of", lambda *_: executor),
-        patch.object(pools, "conclude", note),
-    ):
+    with patch.object(pools, "conclude", note):
         pool = pools.ImplementPool(context, loop)
         pool.start()
         done.wait()

@@ -11,7 +11,6 @@ import json
 import multiprocessing
 import resource
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -20,14 +19,12 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from sqlalchemy import func, select
 
 from assay.storage import schema
 from benchmarks.implementer import pipeline
 from benchmarks.implementer.draws import FIRST_TOKEN, MEDIAN_S, Draws, answer_text, idea_number
-from services.implementer import pool as pools
 
 SCALE = 100
 MODEL = "openai:gpt-5-mini"
@@ -70,20 +67,9 @@ def _implement(parent: Connection, url: str, ideas: int, sampling: str, slots: i
         context.variables = {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": f"{url}/v1"}
         batch = pipeline.submit(context, ideas, sampling, MODEL)
         idle, began, used = _peak(), time.monotonic(), time.process_time()
-        done, ended, conclude = threading.Event(), [], pools.conclude
-
-        def note(*of: Any) -> None:
-            conclude(*of)
-            ended.append(1)
-            if len(ended) == ideas:
-                done.set()
-
-        with patch.object(pools, "conclude", note):
-            pool = pools.ImplementPool(context)
-            pool.start()
-            done.wait()
-            wall, cpu = time.monotonic() - began, time.process_time() - used
-            pool.stop()
+        loop = asyncio.new_event_loop()
+        wall = pipeline.run_pool(context, loop, ideas) - began
+        cpu = time.process_time() - used
         with context.db.read() as session:
             calls = session.scalars(
                 select(func.count()).where(schema.ModelCall.batch_id == batch)

@@ -221,13 +221,13 @@ class _Call:
         """What a try may have used of which nothing is known: if it was cancelled, or waited for
         long, a provider has probably read its prompt; else there was no connection that lasted."""
         was_read = event.phase == "cancelled" or event.seconds >= READ_AFTER_S
-        return Usage(self.id.characters // 4 if was_read else 0, estimated=True)
+        return Usage(self.id.tokens if was_read else 0, estimated=True)
 
     def _expected_cost(self) -> Decimal | None:
         if is_replay(self.asking.executor):
             return Decimal(0)
         tokens = self.asking.lengths.expected(self.asking.work.executor)
-        return price(self.model, Usage(self.id.characters // 4, tokens))
+        return price(self.model, Usage(self.id.tokens, tokens))
 
     def _finish(self, session: Session, event: Try) -> None:
         usage = event.usage or self._unknown(event)

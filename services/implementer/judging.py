@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from assay.llm.executors import ImplementRequest
 from assay.llm.interface import Completion
-from assay.patching import PatchRefused, apply_answer, check_codebase, unified_diff
+from assay.patching import PatchRefused, apply_answer, check_codebase
 
 Files = dict[str, str]
 #: Lines shown before and after the one that failed.
@@ -78,11 +78,6 @@ def judge(
         return None, Rejected(refusal.code.value, refusal.log)
     broken = compile_error(files, baseline) if compiles else None
     return files, Rejected(NO_COMPILE, broken) if broken else None
-
-
-def diff_of(files: Files, baseline: Files) -> str:
-    """What was changed, as a unified diff."""
-    return unified_diff(baseline, files)
 
 
 def compile_error(files: Files, baseline: Files) -> str | None:

@@ -22,6 +22,7 @@ from assay.domain.isolation import is_offline
 from assay.domain.states import Failure, FailureStage
 from assay.environments.catalog import EXAMPLE, RULES
 from assay.llm import Executor, ImplementRequest, recording
+from assay.patching import unified_diff
 from assay.storage import (
     caps,
     environments,
@@ -44,7 +45,6 @@ from services.implementer.judging import (
     Patched,
     Rejected,
     crash_feedback,
-    diff_of,
     has_traceback,
     judge,
 )
@@ -262,7 +262,7 @@ class Loop:
 
     async def _record(self, key: Key, verdict: Verdict, files: Files | None) -> None:
         if files is not None:
-            verdict = replace(verdict, diff=diff_of(files, self.baseline), fitted=True)
+            verdict = replace(verdict, diff=unified_diff(self.baseline, files), fitted=True)
         db = self.context.db
         await self.asking.write(lambda session: samples.ended(db, session, key, verdict))
 

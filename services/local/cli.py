@@ -15,6 +15,7 @@ import typer
 from pydantic import ValidationError
 
 from assay.domain.errors import AssayError
+from services.implementer.cli import Record, Replay, say_folders
 
 if TYPE_CHECKING:
     from services.local.service import LocalService
@@ -32,12 +33,8 @@ def serve(
         str | None, typer.Option(help="auto, bubblewrap, docker or subprocess (no isolation).")
     ] = None,
     cpus: Annotated[int | None, typer.Option(help="Slots of the worker.")] = None,
-    record: Annotated[
-        Path | None, typer.Option(help="Keep what models answer in this folder.")
-    ] = None,
-    replay: Annotated[
-        Path | None, typer.Option(help="Answer from such a folder; no model is asked.")
-    ] = None,
+    record: Record = None,
+    replay: Replay = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log to the terminal too.")] = False,
 ) -> None:
     """Serve the API with everything it needs in this process, until interrupted.
@@ -52,7 +49,7 @@ def serve(
         "sandbox": sandbox,
         "cpus": cpus,
     }
-    _say(record=record, replay=replay)
+    say_folders(record, replay)
     if any(variable.upper().startswith(SERVER_MODE) for variable in os.environ):
         # The API asks no models: `--record` is for the implement workers.
         given = flags | {"record": record}
@@ -81,13 +78,6 @@ def serve(
     if failed:
         typer.echo(f"assay serve: a part of the service died: {service.failure}", err=True)
         raise typer.Exit(1)
-
-
-def _say(**folders: Path | None) -> None:
-    """Flags of the implementer are its variables, which its settings check."""
-    for name, folder in folders.items():
-        if folder is not None:
-            os.environ[f"ASSAY_IMPLEMENTER_{name.upper()}"] = str(folder)
 
 
 def _serve_api(flags: list[str]) -> int:

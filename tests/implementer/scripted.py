@@ -37,7 +37,7 @@ class Scripted:
 
     def identify(self, request: ImplementRequest) -> RequestId:
         asked = f"{request.idea_text}\0{request.revision}\0{request.patch_log}"
-        return RequestId(hashlib.sha256(asked.encode()).hexdigest(), "prefix", 4000)
+        return RequestId(hashlib.sha256(asked.encode()).hexdigest(), "prefix", 1000)
 
     async def implement(
         self,

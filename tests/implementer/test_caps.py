@@ -316,14 +316,18 @@ evaluation_seconds = 10
 """
 
 
+def submit_for_gpus(api: TestClient, environments: Path, max_gpu_hours: float) -> str:
+    """A batch of 24 ideas, of which each takes an hour of a GPU."""
+    manifest = environments / "count" / "environment.toml"
+    manifest.write_text(manifest.read_text() + GPU_PROFILE)
+    return submit(api, 24, profile="gpu", options={"max_gpu_hours": max_gpu_hours})
+
+
 def test_gpu_hours_are_kept_when_measurements_are_asked_for(
     api: TestClient, context: Context, environments: Path
 ) -> None:
-    manifest = environments / "count" / "environment.toml"
-    manifest.write_text(manifest.read_text() + GPU_PROFILE)
-    batch_id = submit(api, 24, profile="gpu", options={"max_gpu_hours": 3.5})
-    model = metered()
-    implement(context, model)
+    batch_id = submit_for_gpus(api, environments, 3.5)
+    implement(context, metered())
     found = failures(context, batch_id)
     assert len(found) == 21, "a measurement counts with its whole budget"
     assert {(f["stage"], f["code"]) for f in found} == {("schedule", "gpu_hours_cap")}
@@ -339,9 +343,7 @@ def test_gpu_hours_are_kept_when_measurements_are_asked_for(
 def test_no_model_is_asked_once_the_gpu_hours_are_used(
     api: TestClient, context: Context, environments: Path
 ) -> None:
-    manifest = environments / "count" / "environment.toml"
-    manifest.write_text(manifest.read_text() + GPU_PROFILE)
-    batch_id = submit(api, 24, profile="gpu", options={"max_gpu_hours": 3})
+    batch_id = submit_for_gpus(api, environments, 3)
     model = metered()
     implement(context, model)
     found = failures(context, batch_id)

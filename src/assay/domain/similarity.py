@@ -23,12 +23,6 @@ def words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(_TAGS.sub(" ", text).lower()))
 
 
-def jaccard(one: frozenset[str], other: frozenset[str]) -> float:
-    """Between 0 (no word in common) and 1 (the same words); two empty sets are the same."""
-    union = len(one | other)
-    return len(one & other) / union if union else 1.0
-
-
 @dataclass(frozen=True)
 class Alike:
     """An earlier text, by its place, and how alike it is."""

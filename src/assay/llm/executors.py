@@ -40,12 +40,12 @@ class RequestId:
     """What a call asks, without asking it.
 
     `hash` names the question: equal for equal texts, model and limits. `prefix` names the part
-    that a provider may cache. `characters` is the length of all of it.
+    that a provider may cache. `tokens` is about the length of all of it.
     """
 
     hash: str
     prefix: str = ""
-    characters: int = 0
+    tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def identify(model: str, request: ImplementRequest, limits: Limits) -> RequestId
     return RequestId(
         hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
         hashlib.sha256(prefix.encode()).hexdigest(),
-        prompt.characters,
+        prompt.tokens,
     )
 
 

@@ -15,6 +15,9 @@ from typing import Literal, Protocol
 
 from assay.llm.names import ModelName
 
+#: For estimates, where a provider does not say.
+CHARACTERS_PER_TOKEN = 4
+
 
 @dataclass(frozen=True)
 class Message:
@@ -37,6 +40,11 @@ class Prompt:
     @property
     def characters(self) -> int:
         return len(self.system) + len(self.cache_prefix) + sum(len(m.text) for m in self.messages)
+
+    @property
+    def tokens(self) -> int:
+        """About how many tokens it has."""
+        return self.characters // CHARACTERS_PER_TOKEN
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from assay.llm import prompts
 from assay.llm.ideas import IdeaText, format_idea, parse_ideas
 from assay.llm.ideation import IdeationRequest, ProposedIdea, Trajectory
-from assay.llm.interface import Completion, Model, ModelError, OnTry, Prompt
+from assay.llm.interface import CHARACTERS_PER_TOKEN, Completion, Model, ModelError, OnTry, Prompt
 
 _PARENTS = re.compile(r"^[ \t*_]*Parents:[ \t*_]*(.+)$", re.MULTILINE | re.IGNORECASE)
-_CHARACTERS_PER_TOKEN = 4
 _MAX_DIFF = 4_000  # characters of a diff shown with a positive trajectory
 
 
@@ -35,7 +34,7 @@ class ModelIdeator:
         self._model = model
         self._per_call = ideas_per_call
         self._spare_calls = spare_calls
-        self._context_characters = context_tokens * _CHARACTERS_PER_TOKEN
+        self._context_characters = context_tokens * CHARACTERS_PER_TOKEN
         self._max_tokens = max_tokens
         self._temperature = temperature
         self._timeout_s = timeout_s

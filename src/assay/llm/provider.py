@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import httpx2
 
 from assay.llm.interface import (
+    CHARACTERS_PER_TOKEN,
     Completion,
     Gate,
     ModelError,
@@ -20,7 +21,7 @@ from assay.llm.interface import (
     Usage,
 )
 from assay.llm.names import ModelName
-from assay.llm.retry import CHARACTERS_PER_TOKEN, Progress, RetryPolicy, with_retries
+from assay.llm.retry import Progress, RetryPolicy, with_retries
 
 CALL_ID_HEADER = "X-Client-Request-Id"
 _DRAIN_S = 0.1
@@ -48,7 +49,7 @@ class Question:
     @property
     def tokens(self) -> int:
         """About how many tokens the prompt has."""
-        return self.prompt.characters // CHARACTERS_PER_TOKEN
+        return self.prompt.tokens
 
 
 class Answer(ABC):

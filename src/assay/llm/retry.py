@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from assay.domain.ids import new_id
 from assay.llm.interface import (
+    CHARACTERS_PER_TOKEN,
     BadRequest,
     Completion,
     Gate,
@@ -21,7 +22,6 @@ from assay.llm.interface import (
     Usage,
 )
 
-CHARACTERS_PER_TOKEN = 4
 _RETRYABLE = frozenset({408, 409, 429})
 _MOST_DOUBLINGS = 40  # longer than any pause; a float ends at a thousand
 # Kinds of error events, by the names that providers and their gateways give them.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from assay.domain.isolation import is_offline
@@ -174,17 +174,4 @@ def of(session: Session, experiment_id: str) -> list[schema.Repair]:
             .where(schema.Repair.experiment_id == experiment_id)
             .order_by(schema.Repair.number)
         )
-    )
-
-
-def count(session: Session, batch_id: str) -> int:
-    """How many repairs a batch has seen."""
-    table = schema.Repair
-    return int(
-        session.scalars(
-            select(func.count())
-            .select_from(table)
-            .join(schema.Experiment, schema.Experiment.id == table.experiment_id)
-            .where(schema.Experiment.batch_id == batch_id)
-        ).one()
     )

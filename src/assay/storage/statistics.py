@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Float, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from assay.domain.states import LIVE_ATTEMPT, AttemptState, MeasurementState, WorkerState
 from assay.storage import schema
 from assay.storage.database import Database
+from assay.storage.types import epoch
 
 #: Upper bounds of the classes of waiting times.
 WAITS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 24 * 3600.0)
@@ -266,7 +267,7 @@ def _attempts(session: Session, which: ColumnElement[bool]) -> Ended:
         table.infrastructure,
         table.state.not_in([AttemptState.SUCCEEDED.value, AttemptState.FAILED.value]),
     )
-    seconds = _seconds(session, table.finished_at, table.created_at)
+    seconds = epoch(table.finished_at) - epoch(table.created_at)
     rows = session.execute(
         select(
             table.state,
@@ -293,7 +294,7 @@ def _attempts(session: Session, which: ColumnElement[bool]) -> Ended:
 def _waits(session: Session, which: ColumnElement[bool]) -> Ended:
     """How long measurements waited for their first worker."""
     table = schema.Attempt
-    seconds = _seconds(session, table.created_at, schema.Measurement.queued_at)
+    seconds = epoch(table.created_at) - epoch(schema.Measurement.queued_at)
     bound = case(*((seconds <= b, b) for b in WAITS), else_=0.0).label("bound")
     rows = session.execute(
         select(table.gpus, bound, func.count(), func.sum(seconds))
@@ -349,10 +350,3 @@ def _calls(session: Session, which: ColumnElement[bool]) -> Ended:
 
 def _name(text: str | None) -> str:
     return text if text and _NAME.fullmatch(text) else OTHER
-
-
-def _seconds(session: Session, later: Any, earlier: Any) -> ColumnElement[float]:
-    if session.get_bind().dialect.name == "sqlite":
-        days = func.julianday(later, type_=Float) - func.julianday(earlier, type_=Float)
-        return days * 86400.0
-    return func.date_part("epoch", later.op("-")(earlier), type_=Float)
