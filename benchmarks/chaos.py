@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.service import ServiceProcess, toy_batch, toy_ideas, wait_until
+from tests.support.service import ServiceProcess, toy_batch, toy_ideas, wait_until
 
 IDEAS = 12
 FINISH_SECONDS = 90

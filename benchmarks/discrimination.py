@@ -26,7 +26,7 @@ from typing import Any
 
 from assay.domain.metrics import Direction
 from assay.patching import apply_answer
-from benchmarks.measuring import ROOT, Bench, Result, Tree, measure_all, opened_bench
+from tests.support.measuring import ROOT, Bench, Result, Tree, measure_all, opened_bench
 
 RESULTS = ROOT / "benchmarks" / "results"
 ALPHA = 0.01

@@ -23,8 +23,8 @@ from sqlalchemy import func, select
 from assay.storage import schema
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
-from benchmarks.fleet.invariants import Evidence, check
-from benchmarks.service import ServiceProcess, toy_batch, toy_ideas, wait_until
+from tests.support.fleet.invariants import Evidence, check
+from tests.support.service import ServiceProcess, toy_batch, toy_ideas, wait_until
 
 LONGEST_SECONDS = 1.2
 FINISH_SECONDS = 180.0

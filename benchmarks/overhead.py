@@ -27,10 +27,10 @@ from assay.environments import Catalog, Environment, prepare_data
 from assay.llm.offline.literal import LiteralImplementer
 from assay.patching import apply_answer
 from assay.sandbox import choose_sandbox, open_sandbox
-from benchmarks.service import running, toy_batch, toy_ideas
 from services.worker.settings import WorkerSettings
 from services.worker.training import Training, start_and_wait
 from services.worker.workspace import open_workspace
+from tests.support.service import running, toy_batch, toy_ideas
 
 SLOTS = 2
 

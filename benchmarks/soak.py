@@ -6,7 +6,7 @@
 and implemented by implement workers, on Postgres and Redis. Meanwhile API, scheduler, implement
 workers, hosts, Redis and Postgres are killed, stopped, flushed and cut off at random, several at
 a time. Then everything is mended, and when all work has ended the seven invariants are checked
-(`benchmarks.fleet.invariants`). The last line is JSON; the exit code is 1 if one does not hold.
+(`tests.support.fleet.invariants`). The last line is JSON; the exit code is 1 if one does not hold.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from assay.domain.states import TERMINAL_EXPERIMENT
 from assay.storage import schema
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
-from benchmarks.fleet import breaking
-from benchmarks.fleet.environment import profile_name, write_environment
-from benchmarks.fleet.invariants import Evidence, Report, check
-from benchmarks.fleet.process import FleetProcess
-from benchmarks.fleet.proxy import Proxy
-from benchmarks.fleet.trouble import Fault, Trouble
-from benchmarks.fleet.waste import Waste, waste
-from benchmarks.postgres import PostgresServer
-from benchmarks.service import toy_batch, toy_ideas
-from benchmarks.stack import Stack, wait_for
+from tests.support.fleet import breaking
+from tests.support.fleet.environment import profile_name, write_environment
+from tests.support.fleet.invariants import Evidence, Report, check
+from tests.support.fleet.process import FleetProcess
+from tests.support.fleet.proxy import Proxy
+from tests.support.fleet.trouble import Fault, Trouble
+from tests.support.fleet.waste import Waste, waste
+from tests.support.postgres import PostgresServer
+from tests.support.service import toy_batch, toy_ideas
+from tests.support.stack import Stack, wait_for
 
 HARDWARE = "fake-gpu"
 GPUS = 8

@@ -14,7 +14,7 @@ from typing import Any
 
 from celery import Celery
 
-from benchmarks.stack import Redis
+from tests.support.stack import Redis
 
 QUEUE = "noop"
 

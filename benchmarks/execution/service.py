@@ -13,8 +13,8 @@ from sqlalchemy import func, select
 from assay.storage import schema, workers
 from assay.storage.database import Database
 from benchmarks.execution.database import World
-from benchmarks.fleet.process import FleetProcess
-from benchmarks.stack import Stack
+from tests.support.fleet.process import FleetProcess
+from tests.support.stack import Stack
 
 #: API processes, each with its share of the hosts.
 APIS = 2

@@ -17,7 +17,7 @@ from assay.environments.catalog import Environment
 from assay.environments.prepare import prepare_data
 from benchmarks.execution_rate import author
 from benchmarks.execution_rate.corpus import Case
-from benchmarks.service import ServiceProcess
+from tests.support.service import ServiceProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILE = "tiny"

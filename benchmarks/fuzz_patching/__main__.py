@@ -105,8 +105,8 @@ def limited(seconds: float) -> Iterator[None]:
 
 def execute(found: Found, tree: int, text: str) -> str:
     """Judge one input and note what came of it; the outcome."""
-    from benchmarks.fuzz_patching.answers import PROTECTED, SYMLINKS, TREES
-    from benchmarks.fuzz_patching.invariants import MAX_SECONDS, judge
+    from tests.support.patching.answers import PROTECTED, SYMLINKS, TREES
+    from tests.support.patching.invariants import MAX_SECONDS, judge
 
     try:
         with limited(STUCK_SECONDS):
@@ -121,14 +121,14 @@ def execute(found: Found, tree: int, text: str) -> str:
 
 def starting_texts(draw: random.Random) -> list[tuple[int, str]]:
     """Right answers to start from."""
-    from benchmarks.fuzz_patching.answers import right_answers
+    from tests.support.patching.answers import right_answers
 
     return [(answer.tree, answer.text) for answer, _ in right_answers(draw, 150)]
 
 
 def fuzz_plainly(seed: int, budget: Budget, out: Path) -> None:
     """Damage right answers, and those damaged ones that had an outcome of their own."""
-    from benchmarks.fuzz_patching.damage import mutate
+    from tests.support.patching.damage import mutate
 
     draw, found = random.Random(seed), Found()
     pool = starting_texts(draw)
@@ -150,7 +150,7 @@ def to_bytes(tree: int, text: str) -> bytes:
 
 
 def from_bytes(data: bytes) -> tuple[int, str]:
-    from benchmarks.fuzz_patching.answers import TREES
+    from tests.support.patching.answers import TREES
 
     tree = data[0] % len(TREES) if data else 0
     return tree, data[1:].decode("utf-8", "replace")[:MAX_CHARACTERS]
@@ -162,7 +162,7 @@ def fuzz_with_atheris(seed: int, budget: Budget, out: Path) -> None:
 
     with atheris.instrument_imports(include=["assay.patching"], enable_loader_override=False):
         import assay.patching  # noqa: F401
-    from benchmarks.fuzz_patching.damage import mutate
+    from tests.support.patching.damage import mutate
 
     found, draw = Found(), random.Random(seed)
     pool = starting_texts(draw)
@@ -330,8 +330,8 @@ def measured(files: dict[str, str], answer: str) -> tuple[str, float, float]:
 
 def hostile(only: str) -> int:
     """A table of every hostile input whose name contains `only`."""
-    from benchmarks.fuzz_patching.hostile import HOSTILE
-    from benchmarks.fuzz_patching.invariants import MAX_SECONDS
+    from tests.support.patching.hostile import HOSTILE
+    from tests.support.patching.invariants import MAX_SECONDS
 
     rows: list[tuple[str, float, float]] = []
     bad = 0

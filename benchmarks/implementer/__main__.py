@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.implementer import pipeline, policies
 from benchmarks.implementer.draws import MODEL, Draws
 from benchmarks.implementer.realtime import SCALE, measure
-from benchmarks.virtual_clock import run
+from tests.support.virtual_clock import run
 
 BAR = 1.15
 

@@ -22,12 +22,12 @@ from assay.storage import batches, environments, schema
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
 from benchmarks.implementer.draws import MODEL, DrawnExecutor, Draws, idea_number, idea_text
-from benchmarks.virtual_clock import VirtualLoop
 from services.implementer import pool as pools
 from services.implementer.context import Context
 from services.implementer.executors import LONGEST_PAUSE_S
 from services.implementer.limits import ModelLimits
 from services.implementer.settings import ImplementerSettings
+from tests.support.virtual_clock import VirtualLoop
 
 
 @dataclass(frozen=True)

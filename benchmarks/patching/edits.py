@@ -12,7 +12,7 @@ from random import Random
 
 from benchmarks.patching import phrases
 from benchmarks.patching.lines import indent_of
-from benchmarks.patching.sources import parses
+from tests.support.patching.python import parses
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

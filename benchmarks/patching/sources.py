@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import sysconfig
-import warnings
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -139,17 +137,6 @@ def trees() -> tuple[Tree, ...]:
             tree[name] = OTHER_FILES[name]
         found.append(tree)
     return tuple(found)
-
-
-def parses(text: str) -> bool:
-    """Whether it is Python; what the interpreter only warns of is."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
 
 
 def some_tree(random: Random) -> Tree:

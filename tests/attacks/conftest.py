@@ -13,7 +13,7 @@ import pytest
 from assay.sandbox import Mount, Sandbox, SandboxError, SandboxSettings, open_sandbox
 from services.worker.folders import remove_tree
 from tests.attacks.arena import Arena
-from tests.conftest import missing
+from tests.support.needs import missing
 
 BACKENDS = ("bubblewrap", "docker")
 ENGINE = os.environ.get("ASSAY_TEST_DOCKER", "unix:///tmp/assay-docker/docker.sock")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.stack import Redis
-from tests.conftest import missing
+from tests.support.needs import missing
+from tests.support.stack import Redis
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from assay.broker import BrokerAddress, Doorbell, queue_name, worker_user
 from assay.broker.acl import AccessList
 from assay.broker.dispatch import CeleryDispatcher
 from assay.domain.errors import Unavailable
-from benchmarks.stack import Redis, wait_for
 from tests.broker.test_doorbell import HEARING, QUICK
+from tests.support.stack import Redis, wait_for
 
 ME, OTHER = "wrk_1", "wrk_10"
 TOKEN = "asw_a-secret/of:mine"

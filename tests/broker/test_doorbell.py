@@ -18,7 +18,7 @@ from assay.broker import BrokerAddress, Doorbell, queue_name
 from assay.broker.dispatch import CeleryDispatcher
 from assay.broker.doorbell import Patience
 from assay.domain.errors import Unavailable
-from benchmarks.stack import Redis, wait_for
+from tests.support.stack import Redis, wait_for
 
 QUICK = Patience(test=0.3, answer=2, start=20, first_pause=0.05, longest_pause=0.2)
 HEARING = 20.0

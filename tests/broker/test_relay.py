@@ -17,8 +17,8 @@ from assay.storage import schema, workers
 from assay.storage.access import AccessKeeper
 from assay.storage.database import Database
 from assay.storage.outbox import Relay, RelayLoop, Topic, post
-from benchmarks.stack import Redis, wait_for
 from tests.broker.test_acl import worker
+from tests.support.stack import Redis, wait_for
 
 
 class Recorder:

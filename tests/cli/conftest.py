@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from assay.cli import output
 from assay.cli.app import build_app
-from tests.client.answers import serve
-from tests.client.fake_service import FakeService
+from tests.support.fake_answers import serve
+from tests.support.fake_service import FakeService
 
 
 @dataclass

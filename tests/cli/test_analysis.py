@@ -12,7 +12,7 @@ from assay import analysis
 from assay.contracts.batch import ComparisonBody, ExperimentBody
 from assay.contracts.search import BestOfEpoch
 from assay.domain.metrics import Direction
-from tests.client.fake_service import NOW
+from tests.support.fake_service import NOW
 
 
 def experiment(position: int, **changes: Any) -> ExperimentBody:

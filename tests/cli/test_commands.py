@@ -15,7 +15,7 @@ from assay.cli.options import parse_seeds
 from assay.contracts.batch import BatchBody
 from assay.domain.errors import InvalidInput
 from tests.cli.conftest import Cli
-from tests.client.fake_service import Fault
+from tests.support.fake_service import Fault
 
 SUBMIT = ("--env", "fake", "--profile", "tiny")
 

@@ -21,14 +21,14 @@ from assay.domain.errors import AssayError, Unavailable
 from assay.search.ask import Setting
 from tests.cli.conftest import Cli
 from tests.cli.test_analysis import comparison, experiment
-from tests.client.fake_service import CODEBASE
+from tests.support.fake_service import CODEBASE
 
 FAKE_SERVE = textwrap.dedent(
     """
     import json, signal, sys, time
     from http.server import ThreadingHTTPServer
-    from tests.client.answers import serve
-    from tests.client.fake_service import FakeService
+    from tests.support.fake_answers import serve
+    from tests.support.fake_service import FakeService
     stop = []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
     with serve(FakeService()) as url:
@@ -216,7 +216,7 @@ def test_the_demo_fails_if_a_promise_is_not_kept(
     script.write_text(
         script.read_text().replace(
             "stop = []",
-            "stop = []\nfrom tests.client import fake_service\n"
+            "stop = []\nfrom tests.support import fake_service\n"
             "fake_service.outcome = lambda text: 3.0\n",
         )
     )

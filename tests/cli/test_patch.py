@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.conftest import write_environment
+from tests.support.environment import write_environment
 
 ANSWER = """\
 A larger step.

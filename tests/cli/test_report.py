@@ -9,7 +9,7 @@ import pytest
 from assay.analysis.execution import bars
 from tests.cli.conftest import Cli
 from tests.cli.test_commands import SUBMIT, submitted
-from tests.client.fake_service import NOW
+from tests.support.fake_service import NOW
 
 OPUS = "anthropic:claude-opus-4-5"
 HOSTILE = "\x1b[31m[bold]evil[/bold]"
@@ -222,7 +222,7 @@ def test_alike_ideas_are_told_in_one_line(cli: Cli, ideas: str) -> None:
 def test_skipped_ideas_are_told(cli: Cli, ideas: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cli.service.alike = {"absent": [{"experiment": "exp_9", "similarity": 1.0}]}
     skipped = {"stage": "implement", "code": "near_duplicate", "message": "said before"}
-    monkeypatch.setattr("tests.client.fake_service.outcome", lambda text: skipped)
+    monkeypatch.setattr("tests.support.fake_service.outcome", lambda text: skipped)
     said = cli("batch", "submit", ideas, *SUBMIT, "--novelty", "skip").err
     assert "skipped, in nearly the words of earlier ideas: 1 idea, first idea 2" in said
 

@@ -14,8 +14,8 @@ from assay.cli.watch import View, follow, last_loss
 from assay.client import Client
 from assay.contracts.batch import CurvePoint, EventBody
 from tests.cli.conftest import Cli
-from tests.client.fake_service import NOW
 from tests.client.test_client import request
+from tests.support.fake_service import NOW
 
 
 def event(

@@ -16,8 +16,8 @@ from assay.client.events import Follower
 from assay.client.http import Http
 from assay.contracts.batch import BatchRequest, EventBody, IdeaRequest
 from assay.domain.errors import AssayError
-from tests.client.answers import serve
-from tests.client.fake_service import FakeService, Fault
+from tests.support.fake_answers import serve
+from tests.support.fake_service import FakeService, Fault
 
 
 @pytest.fixture

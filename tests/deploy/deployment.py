@@ -11,8 +11,8 @@ import urllib.request
 from pathlib import Path
 
 from assay.client import Client
-from tests.conftest import missing
 from tests.deploy.images import base_image, docker, run, services_image
+from tests.support.needs import missing
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 FILES = (DEPLOY / "compose.cpu.yaml", Path(__file__).with_name("without-registry.yaml"))

@@ -13,9 +13,9 @@ import pytest
 
 from assay.client import Client, Unauthorized
 from assay.contracts.batch import BatchBody, ExperimentBody
-from benchmarks.service import toy_batch, toy_ideas, wait_until
 from tests.deploy.deployment import SERVERS, SERVICES, Deployment, require_tools
 from tests.sandbox.docker_engine import HOST, require_docker
+from tests.support.service import toy_batch, toy_ideas, wait_until
 
 IDEAS = 6
 FINISH_SECONDS = 240

@@ -25,17 +25,17 @@ from assay.storage import schema
 from assay.storage.database import Database
 from assay.storage.objects import ObjectStore
 from assay.storage.s3 import S3Store
-from benchmarks.fleet.environment import profile_name, write_environment
-from benchmarks.fleet.fleet import FleetThread
-from benchmarks.fleet.invariants import Evidence, Report, check
-from benchmarks.fleet.options import HostOptions
-from benchmarks.fleet.process import FleetProcess
-from benchmarks.fleet.proxy import Proxy
-from benchmarks.fleet.work import Mischief, Work
-from benchmarks.postgres import PostgresServer
-from benchmarks.service import toy_batch, toy_ideas
-from benchmarks.stack import BUCKET, Part, Stack, free_port, wait_for
 from tests.faults.model import serve
+from tests.support.fleet.environment import profile_name, write_environment
+from tests.support.fleet.fleet import FleetThread
+from tests.support.fleet.invariants import Evidence, Report, check
+from tests.support.fleet.options import HostOptions
+from tests.support.fleet.process import FleetProcess
+from tests.support.fleet.proxy import Proxy
+from tests.support.fleet.work import Mischief, Work
+from tests.support.postgres import PostgresServer
+from tests.support.service import toy_batch, toy_ideas
+from tests.support.stack import BUCKET, Part, Stack, free_port, wait_for
 
 LEASE = 6.0
 SETTINGS = {

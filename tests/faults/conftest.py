@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.postgres import PostgresServer
-from tests.conftest import missing
 from tests.faults.arena import Arena
+from tests.support.needs import missing
+from tests.support.postgres import PostgresServer
 
 
 @pytest.fixture(scope="package")

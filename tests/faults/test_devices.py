@@ -16,10 +16,10 @@ from sqlalchemy import select
 
 from assay.contracts.worker import Device
 from assay.storage import schema
-from benchmarks.fleet.work import Mischief
 from services.worker.gpus import Gpus, GpusUnavailable
 from services.worker.nvml import Load
 from tests.faults.arena import Arena, until
+from tests.support.fleet.work import Mischief
 
 GIB = 1 << 30
 DEVICES = [Device(uuid=f"GPU-fault-{n}", memory_bytes=80 * GIB) for n in range(2)]

@@ -18,14 +18,14 @@ from sqlalchemy import select
 from assay.storage import schema
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
-from benchmarks.fleet.fleet import FleetThread
-from benchmarks.fleet.invariants import Evidence, Report, check
-from benchmarks.fleet.options import HostOptions
-from benchmarks.fleet.work import Mischief, Work
 from benchmarks.kills import kill_repeatedly
-from benchmarks.service import ServiceProcess, toy_batch, toy_ideas, wait_until
-from tests.conftest import missing
 from tests.faults.arena import LEASE
+from tests.support.fleet.fleet import FleetThread
+from tests.support.fleet.invariants import Evidence, Report, check
+from tests.support.fleet.options import HostOptions
+from tests.support.fleet.work import Mischief, Work
+from tests.support.needs import missing
+from tests.support.service import ServiceProcess, toy_batch, toy_ideas, wait_until
 
 SETTINGS = {
     "ASSAY_SCHEDULER_LEASE_SECONDS": str(LEASE),

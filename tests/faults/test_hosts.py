@@ -13,10 +13,10 @@ import pytest
 from sqlalchemy import select
 
 from assay.storage import schema
-from benchmarks.fleet import journal
-from benchmarks.fleet.journal import Interval
-from benchmarks.fleet.work import Mischief, Work
 from tests.faults.arena import LEASE, Arena, Batch, until
+from tests.support.fleet import journal
+from tests.support.fleet.journal import Interval
+from tests.support.fleet.work import Mischief, Work
 
 pytestmark = pytest.mark.postgres
 

@@ -23,10 +23,10 @@ from sqlalchemy import select
 from assay.contracts.batch import BatchBody, BatchRequest
 from assay.llm import ModelName, price
 from assay.storage import schema
-from benchmarks.service import toy_batch, toy_ideas
-from benchmarks.stack import Part
 from tests.faults.arena import Arena, Batch, until
 from tests.faults.streaming import Asked, Plan, StreamingModel, serve
+from tests.support.service import toy_batch, toy_ideas
+from tests.support.stack import Part
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 #: It has a list price; where it answers is said by OPENAI_BASE_URL.

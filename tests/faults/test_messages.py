@@ -18,9 +18,9 @@ from assay.broker.names import queue_name
 from assay.broker.settings import BrokerAddress
 from assay.domain.errors import Unavailable
 from assay.storage import schema
-from benchmarks.fleet.work import Mischief, Work
-from benchmarks.stack import Part
 from tests.faults.arena import REAL, SYNC, Arena, Batch, until
+from tests.support.fleet.work import Mischief, Work
+from tests.support.stack import Part
 
 pytestmark = pytest.mark.postgres
 #: What this machine may add to an interval when everything runs on two cores.

@@ -9,8 +9,8 @@ from sqlalchemy import select
 
 from assay.storage import schema
 from assay.storage.objects import attempt_prefix
-from benchmarks.fleet.work import Work
 from tests.faults.arena import Arena, until
+from tests.support.fleet.work import Work
 
 pytestmark = pytest.mark.postgres
 

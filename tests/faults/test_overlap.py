@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fleet import breaking
-from benchmarks.fleet.process import FleetProcess
-from benchmarks.fleet.trouble import Fault, Trouble
 from tests.faults.arena import LEASE, Arena, Batch
+from tests.support.fleet import breaking
+from tests.support.fleet.process import FleetProcess
+from tests.support.fleet.trouble import Fault, Trouble
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 SECONDS = 15.0

@@ -15,11 +15,11 @@ from assay.contracts.worker import WorkerRegistration
 from assay.domain.placement import Placement
 from assay.environments.catalog import Catalog
 from assay.storage import attempts, environments, implementations, schema, workers
-from assay.storage.database import Database
 from assay.storage.objects import LocalStore
 from services.implementer.app import create_app
 from services.implementer.context import Context
 from services.implementer.settings import ImplementerSettings
+from tests.support.databases import sqlite_database
 
 WORKER_TOKEN = "asw_test"
 
@@ -27,8 +27,7 @@ WORKER_TOKEN = "asw_test"
 @pytest.fixture
 def context(tmp_path: Path, store: LocalStore, catalog: Catalog) -> Iterator[Context]:
     """A context whose only worker has registered and does nothing."""
-    db = Database(f"sqlite:///{tmp_path}/api.db")
-    db.migrate()
+    db = sqlite_database(tmp_path / "api.db")
     worker_id = workers.admit(db, "w", WORKER_TOKEN)
     with db.write() as session:
         workers.register(

@@ -22,13 +22,13 @@ from assay.llm import Completion, ImplementRequest, ModelName, Usage, price
 from assay.llm.prices import PriceTable
 from assay.storage import calls, schema
 from assay.storage.calls import CallEnd, CallStart, Payer
-from benchmarks import virtual_clock
 from services.implementer import asking
 from services.implementer.context import Context
 from services.implementer.limits import ModelLimits
 from services.implementer.loop import Loop, Shared, conclude, take_up
 from tests.implementer.conftest import batch
 from tests.implementer.scripted import Scripted
+from tests.support import virtual_clock
 
 MODEL = "openai:metered"
 #: A thousand tokens of input cost $0.001, of output $0.01; an answer is expected to have 2000.

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from assay.llm import RateLimited, Usage
-from benchmarks.virtual_clock import run
 from services.implementer.limits import (
     TOO_MANY,
     CallGate,
@@ -19,6 +18,7 @@ from services.implementer.limits import (
     Warmth,
     limits_for,
 )
+from tests.support.virtual_clock import run
 
 DONE = Usage(10, 10)
 

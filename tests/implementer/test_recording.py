@@ -18,7 +18,6 @@ from assay.llm import BadRequest, ImplementRequest
 from assay.llm.executors import DEFAULT_LIMITS
 from assay.llm.recording import RecordingExecutor, ReplayExecutor
 from assay.storage import batches, environments, schema
-from assay.storage.database import Database
 from services.implementer.context import Context
 from services.implementer.pool import ImplementPool
 from services.implementer.settings import ImplementerSettings
@@ -26,6 +25,7 @@ from tests.implementer.scripted import Scripted
 from tests.implementer.test_loop import BROKEN, GOOD, MISFIT
 from tests.implementer.test_pool import wait
 from tests.llm.author import Asked, Author, author
+from tests.support.databases import sqlite_database
 
 IDEAS = 20
 MODEL = "openai:gpt-5-mini"
@@ -52,8 +52,7 @@ def scribe() -> Iterator[Author]:
 
 def fresh(context: Context, tmp_path: Path, name: str, **settings: Any) -> Context:
     """The same service with another database, set up in another way."""
-    db = Database(f"sqlite:///{tmp_path}/{name}.db")
-    db.migrate()
+    db = sqlite_database(tmp_path / f"{name}.db")
     return replace(context, db=db, settings=ImplementerSettings(rescan_seconds=0.1, **settings))
 
 

@@ -28,7 +28,7 @@ from services.implementer.context import Context
 from services.worker.api import ApiRefused, WorkerApi
 from services.worker.telemetry import Bulk
 from tests.implementer.conftest import WORKER_TOKEN, given_attempt
-from tests.s3_server import FaultyS3
+from tests.support.s3_server import FaultyS3
 
 HEADERS = {"Authorization": f"Bearer {WORKER_TOKEN}"}
 MIB = 1 << 20

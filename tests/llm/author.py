@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from tests.llm import openai_server
-from tests.local_server import LocalServer
+from tests.support.local_server import LocalServer
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.service import ServiceProcess
 from tests.llm import anthropic_server
 from tests.llm.http_server import Script, serve
+from tests.support.service import ServiceProcess
 
 pytestmark = pytest.mark.bubblewrap
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.chaos import IDEAS, kill_and_recover, undisturbed_seconds
-from tests.conftest import require_bubblewrap
+from tests.support.needs import require_bubblewrap
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.slow]
 

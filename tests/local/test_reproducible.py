@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from assay.client import Client
-from benchmarks.service import ServiceProcess
+from tests.support.service import ServiceProcess
 
 pytestmark = pytest.mark.slow
 

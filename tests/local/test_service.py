@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.service import ServiceProcess, toy_batch, toy_ideas
+from tests.support.service import ServiceProcess, toy_batch, toy_ideas
 
 
 @pytest.fixture

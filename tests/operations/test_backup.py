@@ -21,10 +21,11 @@ from assay.storage.database import Database
 from assay.storage.mirror import main, mirror
 from assay.storage.objects import LocalStore
 from assay.storage.s3 import S3Store
-from benchmarks.service import running, toy_batch, toy_ideas
-from tests.conftest import POSTGRES, missing
 from tests.storage.embedded import serving
 from tests.storage.recorded import IDEAS, RESULTS, restore
+from tests.support.databases import POSTGRES
+from tests.support.needs import missing
+from tests.support.service import running, toy_batch, toy_ideas
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 MANY = 16

@@ -17,13 +17,13 @@ from assay.cli.app import build_app
 from assay.cli.doctor import Finding, examine_parts
 from assay.storage import leader, schema, workers
 from assay.storage.database import Database, alembic_config
-from benchmarks.stack import Redis
 from services.doctor import host, server
 from services.implementer.app import create_app
 from services.implementer.context import Context
 from services.scheduler.settings import SchedulerSettings
-from tests.conftest import missing
 from tests.storage.lifecycle import World
+from tests.support.needs import missing
+from tests.support.stack import Redis
 
 pytestmark = pytest.mark.postgres
 PASSWORD = "database-password-1"

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.service import toy_batch, toy_ideas
-from benchmarks.stack import Stack, free_port, wait_for
-from tests.conftest import POSTGRES, missing
 from tests.operations.test_metrics import of, scrape
+from tests.support.databases import POSTGRES
+from tests.support.needs import missing
+from tests.support.service import toy_batch, toy_ideas
+from tests.support.stack import Stack, free_port, wait_for
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 TOKEN = "only-for-prometheus"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from assay.patching import PatchRefused, RefusalCode, apply_answer
-from benchmarks.fuzz_patching.answers import PROTECTED, SYMLINKS, TREES
-from benchmarks.fuzz_patching.invariants import again_problem
+from tests.support.patching.answers import PROTECTED, SYMLINKS, TREES
+from tests.support.patching.invariants import again_problem
 
 #: What an answer has that made it another edit of its own result: the tree, and the answer.
 FOUND = {

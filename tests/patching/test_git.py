@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from assay.patching import PatchRefused, RefusalCode, apply_answer, unified_diff
-from tests.conftest import require_git
 from tests.patching.trees import Tree, breaks_python, edits, outcome
+from tests.support.needs import require_git
 
 FEW = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from assay.patching import PatchRefused, RefusalCode, apply_answer
-from benchmarks.fuzz_patching.hostile import HOSTILE, SMALL
-from benchmarks.fuzz_patching.invariants import judge
+from tests.support.patching.hostile import HOSTILE, SMALL
+from tests.support.patching.invariants import judge
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Far above what it takes, so that a busy machine fails no test.

@@ -13,10 +13,6 @@ from hypothesis import strategies as st
 
 from assay.patching import PatchRefused, RefusalCode, apply_answer, unified_diff
 from assay.patching.types import MAX_LOG_CHARACTERS
-from benchmarks.fuzz_patching.answers import PROTECTED, SYMLINKS, TREES, right_answers
-from benchmarks.fuzz_patching.damage import mutate
-from benchmarks.fuzz_patching.invariants import judge
-from benchmarks.patching.sources import parses
 from tests.patching.trees import (
     NAMESAKES,
     PROGRAM,
@@ -26,6 +22,10 @@ from tests.patching.trees import (
     edits,
     outcome,
 )
+from tests.support.patching.answers import PROTECTED, SYMLINKS, TREES, right_answers
+from tests.support.patching.damage import mutate
+from tests.support.patching.invariants import judge
+from tests.support.patching.python import parses
 
 MANY = settings(max_examples=200, deadline=None)
 #: The least share of right answers that must be applied.

@@ -9,7 +9,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from assay.patching import PatchRefused, RefusalCode, apply_answer
-from benchmarks.patching.sources import parses
+from tests.support.patching.python import parses
 
 Tree = dict[str, str]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from assay.sandbox import SandboxUnavailable
 from assay.sandbox.docker.engine import Engine, connect
-from tests.conftest import missing
+from tests.support.needs import missing
 
 HOST = os.environ.get("ASSAY_TEST_DOCKER", "unix:///tmp/assay-docker/docker.sock")
 _LEFT_OUT = {"site-packages", "test", "idlelib", "ensurepip", "lib2to3", "__pycache__", "tkinter"}

@@ -12,7 +12,7 @@ import pytest
 from assay.sandbox import Mount, SandboxError, interpreter_mounts
 from assay.sandbox.ownership import take_back
 from assay.sandbox.staging import staging_folder, sweep_staging, traversable
-from benchmarks.sandbox import control_groups
+from tests.support.leftovers import control_groups
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root changes users")
 

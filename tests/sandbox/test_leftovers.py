@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from assay.sandbox import SandboxSettings, open_sandbox
-from benchmarks import sandbox as bench
 from tests.sandbox.docker_engine import HOST as ENGINE
+from tests.support import leftovers as bench
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from assay.sandbox import Limits, Mount, SandboxError, SandboxSettings, SandboxSpec, choose_sandbox
 from assay.sandbox.bubblewrap import BubblewrapSandbox
 from assay.sandbox.cgroups import ControlGroups, Hierarchies
-from benchmarks.sandbox import control_groups
+from tests.support.leftovers import control_groups
 
 pytestmark = pytest.mark.bubblewrap
 

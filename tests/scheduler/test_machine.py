@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from assay.storage.database import Database
 from assay.storage.objects import LocalStore
 from tests.scheduler.machine import Lifecycle
 from tests.storage.lifecycle import World
+from tests.support.databases import sqlite_database
 
 LIFE = settings(
     derandomize=True,
@@ -30,16 +30,10 @@ LIFE = settings(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_on_sqlite(tmp_path: Path, store: LocalStore, catalog: Catalog) -> None:
-    template = tmp_path / "template.db"
-    first = Database(f"sqlite:///{template}")
-    first.migrate()
-    first.dispose()
-
     class OnSqlite(Lifecycle):
         def make(self) -> World:
             path = tmp_path / f"{uuid.uuid4().hex}.db"
-            shutil.copy(template, path)
-            return World.create(Database(f"sqlite:///{path}"), store, catalog)
+            return World.create(sqlite_database(path), store, catalog)
 
     run_state_machine_as_test(OnSqlite, settings=settings(LIFE, max_examples=20))
 

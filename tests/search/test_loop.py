@@ -26,7 +26,7 @@ from assay.llm.interface import OnTry
 from assay.search import Ask, Observer, SearchConfig, SearchError, drive, loop
 from assay.search.config import SearchConfig as Config
 from assay.search.ledger import Ledger
-from tests.client.fake_service import FakeService
+from tests.support.fake_service import FakeService
 
 EPOCHS, SIZE = 3, 6
 

@@ -8,7 +8,8 @@ import shutil
 from sqlalchemy import create_engine
 from sqlalchemy.exc import OperationalError
 
-from tests.conftest import POSTGRES, missing
+from tests.support.databases import POSTGRES
+from tests.support.needs import missing
 
 
 def require_servers() -> str:

@@ -16,12 +16,12 @@ from sqlalchemy import create_engine, make_url, text
 from assay.processes import Parts
 from assay.storage.database import Database
 from assay.storage.opening import migrate
-from benchmarks.stack import Part, free_port, wait_for
 from services.implementer.server import migrate_database, serve_api
 from services.implementer.worker import implement
 from services.scheduler.cli import schedule
 from services.worker.__main__ import main as measure
-from tests.conftest import POSTGRES
+from tests.support.databases import POSTGRES
+from tests.support.stack import Part, free_port, wait_for
 
 SECRET = "a-password-of-mine"
 GOOD = {

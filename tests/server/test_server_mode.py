@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from assay.contracts.batch import IdeaRequest
-from benchmarks.service import toy_batch, toy_ideas
-from benchmarks.stack import Stack, wait_for
 from tests.server.conftest import require_servers
+from tests.support.service import toy_batch, toy_ideas
+from tests.support.stack import Stack, wait_for
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(600)]
 #: A minute where nothing else runs; other tests may have the processors meanwhile.

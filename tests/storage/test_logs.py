@@ -20,8 +20,8 @@ from assay.storage.logs import HEAD, OBJECT, Piece, StoredPiece
 from assay.storage.objects import LocalStore, ObjectStore
 from assay.storage.s3 import S3Store
 from assay.storage.telemetry import Telemetry
-from tests.s3_server import FaultyS3
 from tests.storage.lifecycle import World
+from tests.support.s3_server import FaultyS3
 
 PREFIX = "attempts/m/a-1"
 

@@ -15,7 +15,7 @@ from assay.domain.errors import InvalidInput, NotFound, Unavailable
 from assay.storage import s3
 from assay.storage.objects import LocalStore, ObjectStore
 from assay.storage.s3 import S3Store
-from tests.s3_server import FaultyS3
+from tests.support.s3_server import FaultyS3
 
 DATA = b"bytes of an object"
 SHA256 = hashlib.sha256(DATA).hexdigest()

@@ -18,12 +18,12 @@ from assay.storage import schema, shapes
 from assay.storage.database import Database, alembic_config
 from assay.storage.health import check_schema
 from assay.storage.opening import migrate
-from benchmarks.service import ServiceProcess
 from services.scheduler.clock import Scheduler
 from services.scheduler.settings import SchedulerSettings
 from tests.storage.embedded import results, serving
 from tests.storage.lifecycle import World
 from tests.storage.recorded import HAD_RESULTS, HARDWARE_CLASS, IDEAS, RESULTS, restore
+from tests.support.service import ServiceProcess
 
 
 def the_batch(db: Database) -> str:

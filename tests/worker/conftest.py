@@ -14,7 +14,7 @@ from assay.environments import Bundle, pack_tree
 from assay.environments.bundle import write_tree
 from services.worker.settings import WorkerSettings
 from services.worker.supervisor import Worker
-from tests.worker.fake_api import TOKEN, FakeApi, Record
+from tests.support.fake_worker_api import TOKEN, FakeApi, Record
 
 MANIFEST = """
 name = "tiny"

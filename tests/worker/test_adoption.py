@@ -19,8 +19,8 @@ import pytest
 from assay.sandbox.docker.engine import Engine
 from services.worker.gpus import lock_folder
 from tests.sandbox.docker_engine import HOST, containers, require_docker
+from tests.support.fake_worker_api import Record
 from tests.worker.conftest import Lab
-from tests.worker.fake_api import Record
 
 pytestmark = pytest.mark.docker
 ROOT = Path(__file__).parents[2]

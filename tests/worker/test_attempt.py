@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from assay.domain.hashing import derive_seed
+from tests.support.fake_worker_api import TOKEN
 from tests.worker.conftest import Lab
-from tests.worker.fake_api import TOKEN
 
 ALLOWED = {
     "ASSAY_DATA",

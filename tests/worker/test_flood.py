@@ -18,7 +18,7 @@ from services.worker.api import WorkerApi
 from services.worker.output import TAIL, OutputPipe, stored_output
 from services.worker.reporter import Reporter
 from services.worker.telemetry import BULK_MOST, LOG_PER_REPORT, Bulk, Telemetry
-from tests.worker.fake_api import TOKEN, FakeApi, Record
+from tests.support.fake_worker_api import TOKEN, FakeApi, Record
 
 MIB = 1 << 20
 

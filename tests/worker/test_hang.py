@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fake_worker_api import Record
 from tests.worker.conftest import Lab
-from tests.worker.fake_api import Record
 
 _log = logging.getLogger(__name__)
 SLOTS, HUNG, GOOD = 4, 5, 55

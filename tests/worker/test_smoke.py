@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from assay.contracts.environment import EnvironmentManifest
 from assay.sandbox import Exit
 from services.worker.smoke import SmokeWatch
+from tests.support.fake_worker_api import Record
 from tests.worker.conftest import Lab
-from tests.worker.fake_api import Record
 
 STEPS = """
 curve = (out / "metrics.jsonl").open("a")

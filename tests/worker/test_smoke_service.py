@@ -32,6 +32,7 @@ from services.scheduler.clock import Scheduler
 from services.scheduler.settings import SchedulerSettings
 from services.worker.settings import WorkerSettings
 from services.worker.supervisor import Worker
+from tests.support.databases import sqlite_database
 
 ENVIRONMENTS = Path(__file__).parents[2] / "environments"
 CLASS = "cpu-test"
@@ -95,8 +96,7 @@ class Stack:
 def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A stack in which nothing is scheduled."""
     folder = tmp_path_factory.mktemp("stack")
-    db = Database(f"sqlite:///{folder}/assay.db")
-    db.migrate()
+    db = sqlite_database(folder / "assay.db")
     store = LocalStore(folder / "objects")
     catalog = Catalog([ENVIRONMENTS])
     context = Context(db, store, catalog, ImplementerSettings(), variables={})
@@ -149,6 +149,7 @@ def stack(idle: Stack, tmp_path: Path) -> Iterator[Stack]:
 
 CRASH = """
 from landscape import load_landscape
+from tests.support.databases import sqlite_database
 
 def main():
     height, dimensions = load_landscape()

@@ -13,8 +13,8 @@ from assay.domain.errors import Unavailable
 from services.worker.api import ApiRefused, StaleIncarnation
 from services.worker.settings import WorkerSettings
 from services.worker.supervisor import Worker
+from tests.support.fake_worker_api import TOKEN
 from tests.worker.conftest import Lab
-from tests.worker.fake_api import TOKEN
 
 FOREVER = "print(os.getpid(), flush=True)\ntime.sleep(60)\n"
 

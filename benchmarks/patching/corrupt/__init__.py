@@ -1,7 +1,7 @@
 """One named corruption per way in which models get diffs wrong, and which of them go together.
 
 There are two kinds of damage: after this one the right result is known; after that of
-`benchmarks.fuzz_patching.damage`, which is drawn blindly, only invariants can be checked.
+`tests.support.patching.damage`, which is drawn blindly, only invariants can be checked.
 """
 
 from __future__ import annotations

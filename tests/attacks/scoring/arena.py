@@ -24,7 +24,7 @@ from assay.evaluation import EvaluationOutcome, EvaluationRequest, evaluate_in_c
 from assay.sandbox import Limits, SandboxSettings
 from services.worker.settings import WorkerSettings
 from services.worker.supervisor import Worker
-from tests.worker.fake_api import TOKEN, FakeApi, Record
+from tests.support.fake_worker_api import TOKEN, FakeApi, Record
 
 ROOT = Path(__file__).resolve().parents[3]
 NANOGPT = ROOT / "environments" / "nanogpt"

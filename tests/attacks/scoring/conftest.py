@@ -16,7 +16,7 @@ from tests.attacks.scoring.arena import (
     read_shard,
     unpack_artifact,
 )
-from tests.conftest import require_bubblewrap
+from tests.support.needs import require_bubblewrap
 
 
 def _hardware_class() -> str:

@@ -12,7 +12,7 @@ import pytest
 from assay.evaluation import EvaluationOutcome, EvaluationRequest, evaluate_in_child
 from assay.sandbox import Limits, SandboxSettings
 from tests.attacks.scoring.arena import verdict
-from tests.conftest import require_bubblewrap
+from tests.support.needs import require_bubblewrap
 
 COUNT = 60
 EVALUATE = """

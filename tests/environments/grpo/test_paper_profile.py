@@ -23,8 +23,8 @@ from assay.environments.catalog import Environment
 from assay.environments.prepare import prepare_data
 from assay.evaluation import Evaluation, EvaluationRequest
 from assay.sandbox import Limits, SandboxSettings
-from benchmarks.measuring import Bench
 from tests.environments.grpo.conftest import ENVIRONMENT
+from tests.support.measuring import Bench
 
 NAME = "Qwen2.5-Math-1.5B"
 SMALL = (

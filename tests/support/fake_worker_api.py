@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.local_server import LocalServer
+from tests.support.local_server import LocalServer
 
 TOKEN = "test-token-0123456789"
 

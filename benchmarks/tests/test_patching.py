@@ -14,7 +14,7 @@ from benchmarks.patching.refuse import ESCAPES, REFUSALS
 from benchmarks.patching.render import render
 from benchmarks.patching.score import with_assay
 from benchmarks.patching.tools import Place
-from tests.conftest import require_git
+from tests.support.needs import require_git
 
 SEED = 11
 # What damage to an answer may cost at most: the shares that are still applied right.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from assay.patching import PatchRefused, PatchResult, RefusalCode, apply_answer
 from assay.patching.types import MAX_LOG_CHARACTERS
-from benchmarks.patching.sources import parses
+from tests.support.patching.python import parses
 
 #: No input may take longer, in seconds of processor time.
 MAX_SECONDS = 1.0

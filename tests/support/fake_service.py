@@ -19,7 +19,7 @@ from assay.contracts.search import EpochRequest, SearchRequest
 from assay.contracts.worker import CordonRequest
 from assay.domain.hashing import derive_seed
 from assay.domain.metrics import Direction, RewardKind, Sample, compare, reward
-from tests.client.answers import event_stream, ok, page, problem
+from tests.support.fake_answers import event_stream, ok, page, problem
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).isoformat()
 FOREVER = datetime(9999, 12, 31, tzinfo=UTC).isoformat()

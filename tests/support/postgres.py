@@ -15,7 +15,7 @@ import psutil
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from benchmarks.stack import free_port, wait_for
+from tests.support.stack import free_port, wait_for
 
 READY_SECONDS = 30.0
 _USER = "postgres"

@@ -1,4 +1,4 @@
-"""A process of fake hosts: `python -m benchmarks.fleet --help`."""
+"""A process of fake hosts: `python -m tests.support.fleet --help`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import signal
 from itertools import islice
 from pathlib import Path
 
-from benchmarks.fleet.fleet import Fleet
-from benchmarks.fleet.options import HostOptions
-from benchmarks.fleet.work import Mischief, Work
+from tests.support.fleet.fleet import Fleet
+from tests.support.fleet.options import HostOptions
+from tests.support.fleet.work import Mischief, Work
 
 
 def main() -> None:
@@ -76,7 +76,7 @@ def _options(args: argparse.Namespace) -> HostOptions:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.support.fleet", description=__doc__)
     add = parser.add_argument
     add("--api", required=True)
     add("--tokens-file", type=Path, required=True, help="JSON: name of a host -> its token.")

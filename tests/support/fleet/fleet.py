@@ -8,9 +8,9 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.fleet.api import FleetApi
-from benchmarks.fleet.host import FakeHost
-from benchmarks.fleet.options import HostName, HostOptions, Stats
+from tests.support.fleet.api import FleetApi
+from tests.support.fleet.host import FakeHost
+from tests.support.fleet.options import HostName, HostOptions, Stats
 
 T = TypeVar("T")
 START_SECONDS = 60.0

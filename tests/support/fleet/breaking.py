@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
-from benchmarks.fleet.process import FleetProcess
-from benchmarks.fleet.proxy import Proxy
-from benchmarks.fleet.trouble import Fault
-from benchmarks.postgres import PostgresServer
-from benchmarks.stack import Part, Redis
+from tests.support.fleet.process import FleetProcess
+from tests.support.fleet.proxy import Proxy
+from tests.support.fleet.trouble import Fault
+from tests.support.postgres import PostgresServer
+from tests.support.stack import Part, Redis
 
 
 def _kind(part: Part) -> str:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks.measuring import ROOT
+from tests.support.measuring import ROOT
 
 
 @pytest.mark.slow

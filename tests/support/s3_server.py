@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler
 
 import httpx2
 
-from tests.local_server import LocalServer
+from tests.support.local_server import LocalServer
 
 _ADDRESS = re.compile(r"Running on (http://127\.0\.0\.1:\d+)")
 

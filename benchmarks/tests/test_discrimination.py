@@ -10,7 +10,7 @@ import pytest
 from assay.environments.catalog import Environment
 from assay.sandbox import SandboxSettings
 from benchmarks.discrimination import compare, figures_of, student_p, swept, table_of
-from benchmarks.measuring import ROOT, Bench, Result, Store
+from tests.support.measuring import ROOT, Bench, Result, Store
 
 
 @pytest.fixture

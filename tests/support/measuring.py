@@ -38,7 +38,7 @@ from services.worker.checkpoints import CheckpointWatch
 from services.worker.hardware import hardware_class, read_cpu
 from services.worker.training import with_interpreter
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 Tree = dict[str, str]
 
 

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from benchmarks.measuring import ROOT
 from benchmarks.scheduler.measure import lower_bound, percentile, run
 from benchmarks.scheduler.rivals import Assay, Backfill, Clairvoyant, Decider, Fifo, Poll
 from benchmarks.scheduler.workloads import (
@@ -22,6 +21,7 @@ from benchmarks.scheduler.workloads import (
     failures,
     workload,
 )
+from tests.support.measuring import ROOT
 
 
 def jobs(*given: tuple[int, float]) -> list[Job]:
