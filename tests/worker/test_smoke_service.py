@@ -149,7 +149,6 @@ def stack(idle: Stack, tmp_path: Path) -> Iterator[Stack]:
 
 CRASH = """
 from landscape import load_landscape
-from tests.support.databases import sqlite_database
 
 def main():
     height, dimensions = load_landscape()
