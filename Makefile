@@ -6,15 +6,14 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # torch: "cpu" keeps gigabytes of CUDA packages away; "cuda" takes the registry's newest build.
 TORCH  ?= cpu
-# Faults one by one: make test-faults. Of the fault suite, make test runs many at once and some
-# kills of an implement worker, both seeded.
-SHORT_FAULTS := tests/faults/test_overlap.py tests/faults/test_implement_kills.py
-LONG_FAULTS := $(filter-out $(SHORT_FAULTS),$(wildcard tests/faults/test_*.py))
+# Processes that run tests side by side.
+JOBS   ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore=tests/deploy/test_compose.py
 # make chaos: how long server mode is kept under faults.
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test test-faults lint format openapi chaos fuzz-patching clean
+.PHONY: help install demo serve test test-all test-slow test-compose lint format openapi chaos fuzz-patching clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -33,13 +32,17 @@ demo: install ## Ideas in, measured results out: no key, no Docker, no root, no 
 serve: install ## Serve the API at http://127.0.0.1:8000
 	@$(BIN)/assay serve
 
-test: install ## Tests (CI=true: nothing may be skipped for want of a server)
-	@$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/deploy/test_compose.py \
-		$(foreach file,$(LONG_FAULTS),--ignore=$(file)) \
-		--deselect=tests/faults/test_implement_kills.py::test_fifty_kills tests
+test: install ## Tests of minutes: no Docker, no Postgres, no root
+	@scripts/timed.sh "make test" $(PYTEST) -m "not slow" --durations 10
 
-test-faults: install ## The whole fault suite and the compose stack
-	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/faults
+test-all: install ## Every test but the compose stack (CI=true: nothing may be skipped)
+	@scripts/timed.sh "make test-all" $(MAKE) --no-print-directory test test-slow
+
+# What `make test` leaves out, and the property tests again with many examples.
+test-slow: install
+	@$(PYTEST) -m "slow or hypothesis" --hypothesis-profile long --durations 25
+
+test-compose: install ## The Docker Compose stack
 	@$(BIN)/python -m pytest tests/deploy/test_compose.py
 
 lint: install ## Formatting, style, types, import rules

@@ -12,7 +12,6 @@ from assay.storage.database import Database
 from assay.storage.objects import LocalStore
 from tests.support.databases import postgres_database, sqlite_database
 from tests.support.environment import write_environment
-from tests.support.needs import require_bubblewrap
 from tests.support.s3_server import FaultyS3, s3_server
 
 
@@ -40,13 +39,6 @@ def unmigrated() -> Iterator[Database]:
     """An empty database on Postgres, without a schema."""
     with postgres_database(migrated=False) as database:
         yield database
-
-
-@pytest.fixture(autouse=True)
-def _require_bubblewrap(request: pytest.FixtureRequest) -> None:
-    """Tests marked `bubblewrap` need it; in CI, where it must be there, they fail without it."""
-    if request.node.get_closest_marker("bubblewrap") is not None:
-        require_bubblewrap()
 
 
 @pytest.fixture

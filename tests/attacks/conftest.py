@@ -15,7 +15,7 @@ from services.worker.folders import remove_tree
 from tests.attacks.arena import Arena
 from tests.support.needs import missing
 
-BACKENDS = ("bubblewrap", "docker")
+BACKENDS = ("bubblewrap", pytest.param("docker", marks=pytest.mark.docker))
 ENGINE = os.environ.get("ASSAY_TEST_DOCKER", "unix:///tmp/assay-docker/docker.sock")
 _passed: Counter[str] = Counter()
 

@@ -22,6 +22,8 @@ from assay.domain.placement import (
 
 NOW = 1000.0
 TIMES = st.sampled_from([300.0, 900.0, 1800.0, 3600.0])
+#: Hours of a cluster are simulated in each.
+FEW = settings(max_examples=min(25, settings.default.max_examples))
 
 
 @st.composite
@@ -222,7 +224,7 @@ class Cluster:
         return self.now - tick - began
 
 
-@settings(max_examples=25, deadline=None)
+@FEW
 @given(st.integers(1, 4), TIMES, st.integers(0, 3000), st.booleans())
 def test_a_large_one_waits_at_most_a_bound_under_a_flood_of_small_ones(
     hosts: int, bound: float, after: int, older: bool
@@ -235,7 +237,7 @@ def test_a_large_one_waits_at_most_a_bound_under_a_flood_of_small_ones(
     assert cluster.wait_for(big, tick) <= bound + tick
 
 
-@settings(max_examples=25, deadline=None)
+@FEW
 @given(st.integers(1, 4), TIMES, st.integers(0, 3000), st.booleans())
 def test_a_small_one_waits_at_most_its_own_bound_and_one_of_the_flood(
     hosts: int, bound: float, after: int, older: bool
@@ -248,7 +250,7 @@ def test_a_small_one_waits_at_most_its_own_bound_and_one_of_the_flood(
     assert cluster.wait_for(small, tick) <= bound + 1800.0 + 2 * tick
 
 
-@settings(max_examples=10, deadline=None)
+@FEW
 @given(st.integers(1, 3))
 def test_floods_of_every_size_share_even_a_single_host(hosts: int) -> None:
     tick, bounds = 20.0, {1: 3600.0, 4: 900.0, 8: 1800.0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.domain.similarity import Alike, earlier_alike, words
@@ -39,7 +39,6 @@ def test_jaccard(one: str, other: str, expected: float) -> None:
     assert [alike.similarity for alike in found[1]] == [expected] * (expected > 0)
 
 
-@settings(max_examples=300)
 @given(st.lists(text, max_size=12), st.sampled_from([0.3, 0.5, 0.6, 0.8, 1.0]), st.integers(0, 4))
 def test_none_is_missed_and_none_invented(texts: list[str], threshold: float, first: int) -> None:
     found = dict(earlier_alike(texts, threshold, first=first))

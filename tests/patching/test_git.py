@@ -17,7 +17,8 @@ from tests.patching.trees import Tree, breaks_python, edits, outcome
 from tests.support.needs import require_git
 
 FEW = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=min(40, settings.default.max_examples),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 #: Every line another one, so that three lines of context are enough for git's diff.
 DISTINCT = st.lists(st.integers(0, 10**6), min_size=8, max_size=40, unique=True)

@@ -27,14 +27,14 @@ from tests.support.patching.damage import mutate
 from tests.support.patching.invariants import judge
 from tests.support.patching.python import parses
 
-MANY = settings(max_examples=200, deadline=None)
+#: Cheap examples in which something rare is looked for.
+MORE = settings(max_examples=2 * settings.default.max_examples)
 #: The least share of right answers that must be applied.
 APPLIED = 0.89
 
 # --- right diffs ---------------------------------------------------------------------------------
 
 
-@MANY
 @given(st.one_of(edits(), edits(NAMESAKES)), st.booleans())
 def test_a_right_diff_gives_the_target_byte_for_byte(
     trees: tuple[Tree, Tree], fenced: bool
@@ -46,7 +46,6 @@ def test_a_right_diff_gives_the_target_byte_for_byte(
     assert apply_answer(before, answer).files == after
 
 
-@MANY
 @given(edits())
 def test_apply_then_reverse_restores_the_base(trees: tuple[Tree, Tree]) -> None:
     before, after = trees
@@ -64,7 +63,6 @@ def hunks_apart(diff: str) -> list[str]:
     return pieces
 
 
-@MANY
 @given(edits(), st.randoms(use_true_random=False))
 def test_the_order_of_hunks_does_not_matter(trees: tuple[Tree, Tree], draw: random.Random) -> None:
     before, after = trees
@@ -74,7 +72,6 @@ def test_the_order_of_hunks_does_not_matter(trees: tuple[Tree, Tree], draw: rand
     assert apply_answer(before, "".join(pieces)).files == after
 
 
-@MANY
 @given(st.integers(0, 10**6), st.randoms(use_true_random=False))
 def test_hunks_of_a_file_may_stand_in_any_order(seed: int, draw: random.Random) -> None:
     """Long files, so that a diff has several hunks under one header."""
@@ -92,7 +89,6 @@ def test_hunks_of_a_file_may_stand_in_any_order(seed: int, draw: random.Random) 
     assert apply_answer({"n": base}, head + "".join(hunks)).files == {"n": after}
 
 
-@MANY
 @given(edits())
 def test_a_diff_is_not_applied_twice(trees: tuple[Tree, Tree]) -> None:
     before, after = trees
@@ -111,7 +107,6 @@ def plain_diff(before: str, after: str, context: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-@MANY
 @given(
     st.lists(st.sampled_from(["a", "b", "", "  x", "    y = 1"]), max_size=14),
     st.lists(st.sampled_from(["a", "b", "", "  x", "    y = 2"]), max_size=14),
@@ -126,7 +121,6 @@ def test_scarce_context_is_refused_or_right(
     assert result in ({"n": after}, RefusalCode.AMBIGUOUS, RefusalCode.ALREADY_APPLIED)
 
 
-@MANY
 @given(edits())
 def test_a_reversed_diff_is_refused_or_restores(trees: tuple[Tree, Tree]) -> None:
     """Its lines turned round; what was unique in the base need not be so in the target."""
@@ -161,7 +155,6 @@ def _deeper(line: str) -> str:
     return line[0] + "    " + line[1:] if line[:1] in ("+", "-", " ") and line[1:] else line
 
 
-@MANY
 @given(
     st.lists(st.sampled_from(SOLID), min_size=1, max_size=9),
     st.integers(0, 8),
@@ -211,13 +204,13 @@ PIECES = st.lists(
 ).map("\n".join)  # fmt: skip
 
 
-@settings(MANY, max_examples=400)
+@MORE
 @given(st.sampled_from(TREES), st.one_of(ALPHABET, PIECES))
 def test_any_text_is_applied_or_refused(tree: Tree, answer: str) -> None:
     assert judge(tree, answer, PROTECTED, SYMLINKS).problem == ""
 
 
-@settings(MANY, max_examples=400)
+@MORE
 @given(st.integers(0, 10**9))
 def test_any_damage_to_a_right_diff_is_applied_or_refused(seed: int) -> None:
     draw = random.Random(seed)
@@ -227,7 +220,6 @@ def test_any_damage_to_a_right_diff_is_applied_or_refused(seed: int) -> None:
     assert judge(TREES[answers[0].tree], damaged, PROTECTED, SYMLINKS).problem == ""
 
 
-@MANY
 @given(st.integers(0, 10**9))
 def test_right_answers_in_every_notation_are_right_or_refused(seed: int) -> None:
     for answer, after in right_answers(random.Random(seed), 3):
@@ -254,7 +246,6 @@ def shape(tree: Tree) -> Tree:
     return {name: text.replace("\ufeff", "").rstrip("\n") for name, text in tree.items()}
 
 
-@MANY
 @given(st.sampled_from(TREES), PIECES, st.integers(0, 10**9))
 def test_protected_files_never_change(tree: Tree, pieces: str, seed: int) -> None:
     draw = random.Random(seed)
@@ -268,7 +259,6 @@ def test_protected_files_never_change(tree: Tree, pieces: str, seed: int) -> Non
             assert after.get(name) == tree.get(name)
 
 
-@MANY
 @given(st.sampled_from(TREES), st.one_of(ALPHABET, PIECES))
 def test_the_same_answer_has_the_same_outcome(tree: Tree, answer: str) -> None:
     def everything() -> object:
@@ -282,7 +272,6 @@ def test_the_same_answer_has_the_same_outcome(tree: Tree, answer: str) -> None:
     assert not isinstance(first, tuple) or len(first[1]) <= MAX_LOG_CHARACTERS
 
 
-@MANY
 @given(PROGRAM, PROGRAM, st.integers(0, 10**9))
 def test_python_that_parsed_still_parses(before: str, after: str, seed: int) -> None:
     assume(before != after)

@@ -27,7 +27,7 @@ LIFE = settings(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.hypothesis
 @pytest.mark.timeout(900)
 def test_on_sqlite(tmp_path: Path, store: LocalStore, catalog: Catalog) -> None:
     class OnSqlite(Lifecycle):
@@ -35,7 +35,9 @@ def test_on_sqlite(tmp_path: Path, store: LocalStore, catalog: Catalog) -> None:
             path = tmp_path / f"{uuid.uuid4().hex}.db"
             return World.create(sqlite_database(path), store, catalog)
 
-    run_state_machine_as_test(OnSqlite, settings=settings(LIFE, max_examples=20))
+    run_state_machine_as_test(
+        OnSqlite, settings=settings(LIFE, max_examples=min(20, settings.default.max_examples // 5))
+    )
 
 
 @pytest.mark.slow
