@@ -21,7 +21,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.service import ServiceProcess, toy_batch, toy_ideas, wait_until
+from tests.support.service import ServiceProcess, toy_batch, toy_ideas
+from tests.support.waiting import wait_until
 
 IDEAS = 12
 FINISH_SECONDS = 90
@@ -89,8 +90,8 @@ def _try(
         return None
     wait_until(
         lambda: not any(_is_running(child) for child in children),
-        5,
         "processes of the killed service are gone",
+        5,
     )
     restarted = time.monotonic()
     service.start()

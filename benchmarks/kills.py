@@ -23,8 +23,9 @@ from sqlalchemy import func, select
 from assay.storage import schema
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
-from tests.support.fleet.invariants import Evidence, check
-from tests.support.service import ServiceProcess, toy_batch, toy_ideas, wait_until
+from tests.support.faults.invariants import Evidence, check
+from tests.support.service import ServiceProcess, toy_batch, toy_ideas
+from tests.support.waiting import wait_until
 
 LONGEST_SECONDS = 1.2
 FINISH_SECONDS = 180.0
@@ -68,7 +69,7 @@ def kill_repeatedly(
         with service.client() as client:
             for batch in accepted:
                 client.batches.wait(batch, timeout=FINISH_SECONDS)
-        wait_until(lambda: _messages(folder) == 0, 30, "the outbox is empty")
+        wait_until(lambda: _messages(folder) == 0, "the outbox is empty", 30)
     finally:
         service.stop()
     return _judge(folder, kills, hit, family)

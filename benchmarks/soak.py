@@ -6,7 +6,8 @@
 and implemented by implement workers, on Postgres and Redis. Meanwhile API, scheduler, implement
 workers, hosts, Redis and Postgres are killed, stopped, flushed and cut off at random, several at
 a time. Then everything is mended, and when all work has ended the seven invariants are checked
-(`tests.support.fleet.invariants`). The last line is JSON; the exit code is 1 if one does not hold.
+(`tests.support.faults.invariants`). The last line is JSON; the exit code is 1 if one does not
+hold.
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ from assay.domain.states import TERMINAL_EXPERIMENT
 from assay.storage import schema
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
-from tests.support.fleet import breaking
-from tests.support.fleet.environment import profile_name, write_environment
-from tests.support.fleet.invariants import Evidence, Report, check
-from tests.support.fleet.process import FleetProcess
-from tests.support.fleet.proxy import Proxy
-from tests.support.fleet.trouble import Fault, Trouble
-from tests.support.fleet.waste import Waste, waste
+from tests.support.faults import breaking
+from tests.support.faults.hosts.environment import profile_name, write_environment
+from tests.support.faults.hosts.process import FleetProcess
+from tests.support.faults.invariants import Evidence, Report, check
+from tests.support.faults.proxy import Proxy
+from tests.support.faults.trouble import Fault, Trouble
+from tests.support.faults.waste import Waste, waste
 from tests.support.postgres import PostgresServer
 from tests.support.service import toy_batch, toy_ideas
-from tests.support.stack import Stack, wait_for
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 HARDWARE = "fake-gpu"
 GPUS = 8
@@ -294,7 +296,7 @@ def run(folder: Path, cluster: PostgresServer, plan: Plan) -> dict[str, Any]:
         stop.set()
         soak.heal()
         client.join(QUIET_SECONDS)
-        quiet = wait_for(lambda: soak.unfinished() == 0, QUIET_SECONDS, "everything has ended")
+        quiet = wait_until(lambda: soak.unfinished() == 0, "everything has ended", QUIET_SECONDS)
         soak.remember()
         took = time.monotonic() - began
         _settle(soak)
@@ -329,7 +331,7 @@ def _settle(soak: Soak) -> None:
             return session.scalars(held).one() == 0 and waiting == 0
 
     try:
-        wait_for(free, 90, "every slot is free and every message delivered")
+        wait_until(free, "every slot is free and every message delivered", 90)
     except TimeoutError as error:  # the check says which
         print(error)
 

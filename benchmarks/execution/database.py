@@ -16,7 +16,7 @@ from assay.environments.catalog import Catalog
 from assay.storage import environments, shapes, workers
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
-from tests.support.fleet.environment import profile_name, write_environment
+from tests.support.faults.hosts.environment import profile_name, write_environment
 
 CLASS = "fake-gpu"
 HOSTS, GPUS = 128, 8

@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from assay.storage import schema, workers
 from assay.storage.database import Database
 from benchmarks.execution.database import World
-from tests.support.fleet.process import FleetProcess
+from tests.support.faults.hosts.process import FleetProcess
 from tests.support.stack import Stack
 
 #: API processes, each with its share of the hosts.

@@ -15,7 +15,8 @@ from assay.broker.acl import AccessList
 from assay.broker.dispatch import CeleryDispatcher
 from assay.domain.errors import Unavailable
 from tests.broker.test_doorbell import HEARING, QUICK
-from tests.support.stack import Redis, wait_for
+from tests.support.stack import Redis
+from tests.support.waiting import wait_until
 
 ME, OTHER = "wrk_1", "wrk_10"
 TOKEN = "asw_a-secret/of:mine"
@@ -52,7 +53,7 @@ def test_a_worker_hears_its_own_queue_with_its_token(redis: Redis, access: Acces
     bell.start()
     dispatcher = CeleryDispatcher(BrokerAddress(redis.url))
     try:
-        wait_for(lambda: bell.hears, HEARING, "hearing")
+        wait_until(lambda: bell.hears, "hearing", HEARING)
         dispatcher.send("worker", ME)
         assert heard.get(timeout=HEARING) == ME
         with redis.connection() as connection:

@@ -18,7 +18,8 @@ from assay.broker import BrokerAddress, Doorbell, queue_name
 from assay.broker.dispatch import CeleryDispatcher
 from assay.broker.doorbell import Patience
 from assay.domain.errors import Unavailable
-from tests.support.stack import Redis, wait_for
+from tests.support.stack import Redis
+from tests.support.waiting import wait_until
 
 QUICK = Patience(test=0.3, answer=2, start=20, first_pause=0.05, longest_pause=0.2)
 HEARING = 20.0
@@ -45,7 +46,9 @@ class Bell:
         self.began += 1
 
     def wait_hearing(self, times: int = 1) -> None:
-        wait_for(lambda: self.doorbell.hears and self.began >= times, HEARING, f"hearing #{times}")
+        wait_until(
+            lambda: self.doorbell.hears and self.began >= times, f"hearing #{times}", HEARING
+        )
 
     def next(self) -> str:
         return self.heard.get(timeout=HEARING)
@@ -101,7 +104,7 @@ def test_one_of_several_receivers_of_a_shared_queue_gets_a_message(
                 heard.append(bell.heard.get())
         return len(heard) >= len(sent)
 
-    wait_for(collect, HEARING, "thirty messages")
+    wait_until(collect, "thirty messages", HEARING)
     assert sorted(heard) == sorted(sent)
 
 
@@ -137,7 +140,7 @@ def test_messages_arrive_again_after_redis_was_killed(
         dispatcher.send("worker", "wrk_1")
     assert refused.value.code == "broker_unavailable"
     assert redis.password not in str(refused.value)
-    wait_for(lambda: not bell.doorbell.hears, HEARING, "deaf")
+    wait_until(lambda: not bell.doorbell.hears, "deaf", HEARING)
     redis.start()
     bell.wait_hearing(times=2)
     dispatcher.send("worker", "wrk_1")
@@ -195,7 +198,7 @@ def test_the_listener_dies_with_its_parent(redis: Redis, tmp_path: Path) -> None
     assert redis.password not in shown
     parent.kill()
     parent.communicate()
-    wait_for(lambda: not listener.is_running(), 10, "the listener is gone")
+    wait_until(lambda: not listener.is_running(), "the listener is gone", 10)
 
 
 @pytest.mark.parametrize(

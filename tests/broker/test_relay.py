@@ -18,7 +18,8 @@ from assay.storage.access import AccessKeeper
 from assay.storage.database import Database
 from assay.storage.outbox import Relay, RelayLoop, Topic, post
 from tests.broker.test_acl import worker
-from tests.support.stack import Redis, wait_for
+from tests.support.stack import Redis
+from tests.support.waiting import wait_until
 
 
 class Recorder:
@@ -95,11 +96,11 @@ def test_a_broker_that_is_away_loses_nothing_and_is_named_once(
     try:
         write(db, "a")
         loop.wake()
-        wait_for(lambda: recorder.tries > 5, 20, "several tries")
+        wait_until(lambda: recorder.tries > 5, "several tries", 20)
         assert waiting(db) == 1
         recorder.away = False
-        wait_for(lambda: recorder.sent == [("worker", "a")], 20, "delivery")
-        wait_for(lambda: waiting(db) == 0, 20, "deletion")
+        wait_until(lambda: recorder.sent == [("worker", "a")], "delivery", 20)
+        wait_until(lambda: waiting(db) == 0, "deletion", 20)
     finally:
         loop.stop()
         thread.join()
@@ -116,7 +117,7 @@ def test_messages_that_nobody_takes_do_not_pile_up(db: Database) -> None:
     write(db, "a", "b")
     thread.start()
     try:
-        wait_for(lambda: waiting(db) == 0, 20, "old messages are dropped")
+        wait_until(lambda: waiting(db) == 0, "old messages are dropped", 20)
     finally:
         loop.stop()
         thread.join()

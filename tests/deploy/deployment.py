@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import os
 import shutil
-import socket
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from assay.client import Client
 from tests.deploy.images import base_image, docker, run, services_image
 from tests.support.needs import missing
+from tests.support.ports import free_port
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 FILES = (DEPLOY / "compose.cpu.yaml", Path(__file__).with_name("without-registry.yaml"))
@@ -43,7 +43,7 @@ class Deployment:
         run([str(DEPLOY / "configure.sh"), str(self._environment_file)])
         lines = self._environment_file.read_text().splitlines()
         self.variables = dict(line.split("=", 1) for line in lines if line and line[0] != "#")
-        self.port = _free_port()
+        self.port = free_port()
         base = base_image(host)
         self._environment = {
             **{name: value for name, value in os.environ.items() if name[:6] != "ASSAY_"},
@@ -134,9 +134,3 @@ def remove_abandoned(host: str) -> None:
             process = project.removeprefix(PROJECT)
             if process != project and not Path("/proc", process).exists():
                 docker(host, kind, *remove, found)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port

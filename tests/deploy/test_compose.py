@@ -15,7 +15,8 @@ from assay.client import Client, Unauthorized
 from assay.contracts.batch import BatchBody, ExperimentBody
 from tests.deploy.deployment import SERVERS, SERVICES, Deployment, require_tools
 from tests.sandbox.docker_engine import HOST, require_docker
-from tests.support.service import toy_batch, toy_ideas, wait_until
+from tests.support.service import toy_batch, toy_ideas
+from tests.support.waiting import wait_until
 
 IDEAS = 6
 FINISH_SECONDS = 240
@@ -109,9 +110,9 @@ def restart_each(deployment: Deployment, client: Client) -> None:
     """`docker restart` of every service in turn, each time with a batch at work."""
     for number, service in enumerate((*SERVICES, *SERVERS), start=1):
         batch = submit(client, number)
-        wait_until(partial(is_in_flight, client, batch, service), 60, f"{service}: work")
+        wait_until(partial(is_in_flight, client, batch, service), f"{service}: work", 60)
         deployment.restart(service)
-        wait_until(deployment.is_ready, READY_SECONDS, f"{service}: the API after its restart")
+        wait_until(deployment.is_ready, f"{service}: the API after its restart", READY_SECONDS)
         finished(client, batch)
 
 

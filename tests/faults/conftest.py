@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.arena import Arena
+from tests.support.faults.arena import Arena
 from tests.support.needs import missing
 from tests.support.postgres import PostgresServer
 

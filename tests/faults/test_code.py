@@ -11,7 +11,7 @@ import pytest
 from assay.contracts.batch import IdeaRequest
 from assay.storage import schema
 from tests.faults.test_embedded import SETTINGS, attempts, database, finish, sound
-from tests.support.fleet.environment import TOY
+from tests.support.faults.hosts.environment import TOY
 from tests.support.service import ServiceProcess, toy_batch, toy_ideas
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.slow]

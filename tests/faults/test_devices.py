@@ -18,8 +18,9 @@ from assay.contracts.worker import Device
 from assay.storage import schema
 from services.worker.gpus import Gpus, GpusUnavailable
 from services.worker.nvml import Load
-from tests.faults.arena import Arena, until
-from tests.support.fleet.work import Mischief
+from tests.support.faults.arena import Arena
+from tests.support.faults.hosts.work import Mischief
+from tests.support.waiting import wait_until
 
 GIB = 1 << 30
 DEVICES = [Device(uuid=f"GPU-fault-{n}", memory_bytes=80 * GIB) for n in range(2)]
@@ -76,7 +77,7 @@ def test_19_a_host_refuses_more_than_it_has(arena: Arena) -> None:
     mischief = Mischief(boasted_gpus=2)
     with arena.hosts(1, gpus=2, mischief=mischief, held=True) as hosts:
         batch = arena.submit(6, hosts.hardware_class)
-        until(lambda: hosts.fleet.stats["devices_busy"] > 0, "the host refuses")
+        wait_until(lambda: hosts.fleet.stats["devices_busy"] > 0, "the host refuses")
         hosts.release()
         arena.finish(batch)
     assert arena.states(batch)["succeeded"] > 0
@@ -122,7 +123,7 @@ def test_20_a_gpu_whose_memory_a_zombie_holds_is_not_reused(tmp_path: Path) -> N
     assert gpus.usable() == 1
     driver.used[sick] = 0
     gpus._slots[sick].next_look = 0.0  # instead of waiting for it
-    until(lambda: gpus.usable() == 2, "it is used again when its memory is free")
+    wait_until(lambda: gpus.usable() == 2, "it is used again when its memory is free")
     assert gpus.take(1).uuids == (sick,)
 
 
@@ -134,7 +135,7 @@ def test_20_nothing_is_placed_on_a_sick_gpu(arena: Arena) -> None:
         mine = select(table.id).where(table.worker_id == next(iter(hosts.ids.values())))
         # It may be the baseline's.
         running = mine.where(table.state == "running")
-        until(lambda: bool(arena.column(running)), "the healthy GPU is used")
+        wait_until(lambda: bool(arena.column(running)), "the healthy GPU is used")
         assert len(arena.column(mine)) == 1, "more was placed than healthy GPUs can hold"
         hosts.release()
         arena.finish(batch)

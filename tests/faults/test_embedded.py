@@ -19,13 +19,14 @@ from assay.storage import schema
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
 from benchmarks.kills import kill_repeatedly
-from tests.faults.arena import LEASE
-from tests.support.fleet.fleet import FleetThread
-from tests.support.fleet.invariants import Evidence, Report, check
-from tests.support.fleet.options import HostOptions
-from tests.support.fleet.work import Mischief, Work
+from tests.support.faults.arena import LEASE
+from tests.support.faults.hosts.fleet import FleetThread
+from tests.support.faults.hosts.options import HostOptions
+from tests.support.faults.hosts.work import Mischief, Work
+from tests.support.faults.invariants import Evidence, Report, check
 from tests.support.needs import missing
-from tests.support.service import ServiceProcess, toy_batch, toy_ideas, wait_until
+from tests.support.service import ServiceProcess, toy_batch, toy_ideas
+from tests.support.waiting import wait_until
 
 SETTINGS = {
     "ASSAY_SCHEDULER_LEASE_SECONDS": str(LEASE),
@@ -113,7 +114,7 @@ def sound(service: ServiceProcess, *, crashes: int = 0, journals: Path | None = 
 def test_killed_at_every_step(service: ServiceProcess, tmp_path: Path, point: str) -> None:
     """Faults 1, 2, 3, 8 and 24: one process is everything, and dies as one."""
     mark = tmp_path / "mark"
-    service.launcher = ["-m", "tests.faults.points", "assay.cli"]
+    service.launcher = ["-m", "tests.support.faults.points", "assay.cli"]
     service.env |= {"ASSAY_FAULT_AT": point, "ASSAY_FAULT_MARK": str(mark)}
     service.start()
     body = toy_batch(toy_ideas(4))
@@ -127,7 +128,7 @@ def test_killed_at_every_step(service: ServiceProcess, tmp_path: Path, point: st
         httpx2.post(f"{service.ready['api']}/v1/batches", **post)
     except httpx2.TransportError:
         assert point in ("batch-committed", "codebase-before-upload", "codebase-after-upload")
-    wait_until(lambda: not service.running, FINISH_SECONDS, f"it died at {point}")
+    wait_until(lambda: not service.running, f"it died at {point}", FINISH_SECONDS)
     assert mark.exists(), "it died, and not there"
     service.start()
     answer = httpx2.post(f"{service.ready['api']}/v1/batches", **post)
@@ -238,20 +239,20 @@ def test_16_a_host_without_power(service: ServiceProcess, tmp_path: Path) -> Non
     with _hosts(service, journals, work) as fleet:
         batch = submit(service, 12, hardware_class="fake-gpu")
         dead = fleet.fleet.hosts["one"].worker_id
-        wait_until(lambda: dead in _running(service), FINISH_SECONDS, "it has work")
+        wait_until(lambda: dead in _running(service), "it has work", FINISH_SECONDS)
         fleet.power_off("one")
 
         def lost() -> list[schema.Attempt]:
             # One that was never claimed runs nowhere, and holds nothing.
             return [a for a in attempts(service) if a.state == "lost" and a.started_at]
 
-        wait_until(lambda: bool(lost()), FINISH_SECONDS, "its work is lost")
+        wait_until(lambda: bool(lost()), "its work is lost", FINISH_SECONDS)
         hold.unlink()
         finish(service, batch)
         assert {a.worker_id for a in lost()} == {dead}
         assert all(a.released_at is None for a in lost())
         fleet.power_on("one")
-        wait_until(lambda: all(a.released_at for a in lost()), FINISH_SECONDS, "slots are free")
+        wait_until(lambda: all(a.released_at for a in lost()), "slots are free", FINISH_SECONDS)
     sound(service, journals=journals)
 
 
@@ -266,7 +267,7 @@ def test_12_every_report_five_times_late_and_out_of_order(
         finish(service, submit(service, 8, hardware_class="fake-gpu"))
         stats = fleet.stats
         wait_until(
-            lambda: stats["late_accepted"] + stats["late_refused_fenced"] > 10, 30, "late ones"
+            lambda: stats["late_accepted"] + stats["late_refused_fenced"] > 10, "late ones", 30
         )
         assert stats["repeated"] > 20
     assert {a.state for a in attempts(service)} == {"succeeded"}
@@ -283,7 +284,7 @@ def test_18_the_service_is_stopped_past_its_leases(
     work = Work(low=0.1, high=0.3, log_bytes=1000, hold=hold)
     with _hosts(service, journals, work):
         batch = submit(service, 6, hardware_class="fake-gpu")
-        wait_until(lambda: len(_running(service)) >= 6, FINISH_SECONDS, "everything runs")
+        wait_until(lambda: len(_running(service)) >= 6, "everything runs", FINISH_SECONDS)
         process = psutil.Process(service.pid)
         process.suspend()
         try:

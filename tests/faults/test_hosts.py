@@ -13,10 +13,11 @@ import pytest
 from sqlalchemy import select
 
 from assay.storage import schema
-from tests.faults.arena import LEASE, Arena, Batch, until
-from tests.support.fleet import journal
-from tests.support.fleet.journal import Interval
-from tests.support.fleet.work import Mischief, Work
+from tests.support.faults.arena import LEASE, Arena, Batch
+from tests.support.faults.hosts import journal
+from tests.support.faults.hosts.journal import Interval
+from tests.support.faults.hosts.work import Mischief, Work
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.postgres
 
@@ -60,7 +61,7 @@ def test_09_a_supervisor_that_stays_away_is_replaced_and_fenced(arena: Arena) ->
         held = [attempt for attempt in lost if attempt.released_at is None]
         assert held, "its slots were freed without its word"
         away.start()
-        until(lambda: not _held(arena, lost), "the host's word frees its slots")
+        wait_until(lambda: not _held(arena, lost), "the host's word frees its slots")
     assert {one.reason for one in containers(arena, lost).values()} <= {"ended", "fenced"}
     assert Counter(a.state for a in arena.attempts(batch)) == {"lost": 2, "succeeded": 2}
 
@@ -78,7 +79,7 @@ def test_16_a_host_without_power_keeps_its_slots_until_it_speaks(arena: Arena) -
         arena.wait_running(batch, 2, worker_id=dead)
         hosts.fleet.power_off(name)
         began = time.monotonic()
-        until(lambda: bool(arena.attempts(batch, worker_id=dead, state="lost")), "it is lost")
+        wait_until(lambda: bool(arena.attempts(batch, worker_id=dead, state="lost")), "it is lost")
         assert time.monotonic() - began > LEASE / 2, "lost before its lease ran out"
         hosts.release()
         arena.finish(batch)
@@ -89,7 +90,7 @@ def test_16_a_host_without_power_keeps_its_slots_until_it_speaks(arena: Arena) -
         assert {a.measurement_id for a in again} == {a.measurement_id for a in lost}
         assert dead not in {attempt.worker_id for attempt in again}
         hosts.fleet.power_on(name)
-        until(lambda: not _held(arena, lost), "the host's word frees its slots")
+        wait_until(lambda: not _held(arena, lost), "the host's word frees its slots")
 
 
 @pytest.mark.parametrize("how", ["cut", "frozen"])
@@ -103,7 +104,7 @@ def test_17_a_host_behind_a_cut_network_is_fenced(arena: Arena, how: str) -> Non
         with arena.hosts(1, hardware_class=cut.hardware_class):
             arena.finish(batch)
             cut.proxy.heal()
-            until(lambda: not _held(arena, first), "the host learns that it was replaced")
+            wait_until(lambda: not _held(arena, first), "the host learns that it was replaced")
     happened = containers(arena, first)
     assert len(happened) == 2
     assert {one.reason for one in happened.values()} <= {"ended", "fenced"}
@@ -123,8 +124,8 @@ def test_18_a_supervisor_stopped_past_its_lease_commits_nothing(arena: Arena) ->
             results = _results(arena, batch.experiments)
             assert {a.state for a in arena.attempts(batch) if a.id in _ids(first)} == {"lost"}
             zombie.resume()
-            until(lambda: not _held(arena, first), "the zombie learns that it was replaced")
-        until(
+            wait_until(lambda: not _held(arena, first), "the zombie learns that it was replaced")
+        wait_until(
             lambda: all(one.stop for one in containers(arena, first).values()),
             "the zombie's containers have ended",
         )
@@ -191,11 +192,11 @@ def _wait_started(arena: Arena, batch: Batch, count: int) -> None:
     def started() -> bool:
         return sum(a.started_at is not None for a in arena.attempts(batch)) >= count
 
-    until(started, f"{count} attempts have started")
+    wait_until(started, f"{count} attempts have started")
 
 
 def _wait_released(arena: Arena, batch: Batch) -> None:
-    until(lambda: not _held(arena, arena.attempts(batch)), "slots are free")
+    wait_until(lambda: not _held(arena, arena.attempts(batch)), "slots are free")
 
 
 def test_30_a_host_cannot_report_for_another(arena: Arena) -> None:

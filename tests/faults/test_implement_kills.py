@@ -1,7 +1,7 @@
 """kill -9 of the implement worker at seeded moments: no answer is paid for twice.
 
-A model that streams remembers every request by the id that the ledger gave it. In the end, what
-it was asked is what the ledger says, and what was re-spent were calls that a kill cut off.
+A provider remembers every request by the id that the ledger gave it. In the end its requests are
+those of the ledger, and the only answers paid for twice are those that a kill cut off.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from sqlalchemy import select
 from assay.contracts.batch import BatchBody, BatchRequest
 from assay.llm import ModelName, price
 from assay.storage import schema
-from tests.faults.arena import Arena, Batch, until
-from tests.faults.streaming import Asked, Plan, StreamingModel, serve
+from tests.support.faults.arena import Arena, Batch
+from tests.support.provider.seeded import Asked, Plan, SeededProvider
 from tests.support.service import toy_batch, toy_ideas
 from tests.support.stack import Part
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 #: It has a list price; where it answers is said by OPENAI_BASE_URL.
@@ -77,11 +78,11 @@ class Drill:
 
 
 @contextmanager
-def _asking(worker: Part, model: StreamingModel) -> Iterator[None]:
-    """The worker is down, and will ask this model once started; afterwards it is as it was."""
+def _asking(worker: Part, provider: SeededProvider) -> Iterator[None]:
+    """Stop the worker and let it ask this provider once started; restore it at the end."""
     usual = dict(worker.env)
     worker.stop()
-    worker.env |= {**SETTINGS, "OPENAI_BASE_URL": model.url}
+    worker.env |= {**SETTINGS, "OPENAI_BASE_URL": provider.openai_url}
     try:
         yield
     finally:
@@ -90,7 +91,7 @@ def _asking(worker: Part, model: StreamingModel) -> Iterator[None]:
         worker.start()
 
 
-def _kill(worker: Part, model: StreamingModel, kills: int, seed: int) -> list[Life]:
+def _kill(worker: Part, provider: SeededProvider, kills: int, seed: int) -> list[Life]:
     """Start the worker and kill it, so often; the moments come from the seed."""
     chance = random.Random(seed)
     moments = [
@@ -100,10 +101,10 @@ def _kill(worker: Part, model: StreamingModel, kills: int, seed: int) -> list[Li
     for number in range(kills):
         since = moments[number]
         began = datetime.now(UTC)
-        model.heard.clear()
+        provider.requested.clear()
         worker.start(wait=since != "start")
         if since == "call":
-            assert model.heard.wait(60), f"no call after kill {number}:\n{worker.tail()}"
+            assert provider.requested.wait(60), f"no call after kill {number}:\n{worker.tail()}"
         time.sleep(chance.uniform(0, LONGEST_S[since]))
         assert worker.running, worker.tail()
         worker.kill()
@@ -128,7 +129,7 @@ def _drill(arena: Arena, kills: int, staged: int, paper: int, seed: int) -> Dril
     """Kill the worker so often, and let it finish what is left."""
     worker = arena.stack.implementers[0]
     first = 1_000_000 * (seed + 1)  # codebases that nobody else asks for
-    with serve(seed) as model, arena.client() as client, _asking(worker, model):
+    with SeededProvider(seed) as provider, arena.client() as client, _asking(worker, provider):
         batches = [
             arena.took(client.batches.create(request).id)
             for request in (
@@ -136,21 +137,21 @@ def _drill(arena: Arena, kills: int, staged: int, paper: int, seed: int) -> Dril
                 _request("paper", paper, first + staged, samples=3, sampling="paper"),
             )
         ]
-        lives = _kill(worker, model, kills, seed)
+        lives = _kill(worker, provider, kills, seed)
         arena.crashes += kills
         worker.start()
-        until(lambda: _implemented(arena, batches), "all is implemented")
+        wait_until(lambda: _implemented(arena, batches), "all is implemented")
         bodies = [client.batches.get(batch.id) for batch in batches]
         for batch in batches:  # nobody will measure them
             client.batches.cancel(batch.id)
-        asked = {one.id: one for one in model.asked}
-        assert len(asked) == len(model.asked), "two requests had one id"
-    return _evidence(arena, model, lives, asked, bodies)
+        asked = {one.request.id: one for one in provider.asked}
+        assert len(asked) == len(provider.asked), "two requests had one id"
+    return _evidence(arena, provider, lives, asked, bodies)
 
 
 def _evidence(
     arena: Arena,
-    model: StreamingModel,
+    provider: SeededProvider,
     lives: list[Life],
     asked: dict[str, Asked],
     bodies: list[BatchBody],
@@ -168,7 +169,7 @@ def _evidence(
             .where(schema.Experiment.batch_id.in_(ids))
         ).all()
     ideas = {row.id: str(row.client_key).removeprefix("step-") for row in texts}
-    return Drill(model.plan, lives, asked, bodies, rows, ideas)
+    return Drill(provider.plan, lives, asked, bodies, rows, ideas)
 
 
 def _check_requests(drill: Drill) -> int:
@@ -281,7 +282,9 @@ def _check(arena: Arena, drill: Drill, hits: int) -> None:
     _check_results(arena, drill)
     states = dict(Counter(row.state for row in drill.rows))
     cut = {row.id: kill for row in drill.rows if (kill := drill.killed_with(row)) is not None}
-    lost = sum(drill.asked[id_].answered is not None for id_ in cut if id_ in drill.asked)
+    lost = sum(
+        drill.asked[id_].request.answered_at is not None for id_ in cut if id_ in drill.asked
+    )
     hit = len(set(cut.values()))
     sys.stdout.write(
         f"{len(drill.lives)} kills, {hit} in the middle of {len(cut)} calls, of which {lost} were "

@@ -18,9 +18,10 @@ from assay.broker.names import queue_name
 from assay.broker.settings import BrokerAddress
 from assay.domain.errors import Unavailable
 from assay.storage import schema
-from tests.faults.arena import REAL, SYNC, Arena, Batch, until
-from tests.support.fleet.work import Mischief, Work
+from tests.support.faults.arena import REAL, SYNC, Arena, Batch
+from tests.support.faults.hosts.work import Mischief, Work
 from tests.support.stack import Part
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.postgres
 #: What this machine may add to an interval when everything runs on two cores.
@@ -65,7 +66,7 @@ def test_06_listeners_are_killed_all_the_time(arena: Arena) -> None:
     assert worker.pid == pid
     assert worker.running
     assert [a.state for a in arena.attempts(batch)] == ["succeeded"] * 8
-    until(lambda: all(map(_listeners, parts)), "every service listens again")
+    wait_until(lambda: all(map(_listeners, parts)), "every service listens again")
 
 
 @pytest.mark.parametrize("how", ["killed", "flushed"])
@@ -110,7 +111,7 @@ def _assert_heard_again(arena: Arena) -> None:
         except (Unavailable, RedisError):
             return False
 
-    until(heard, "the worker takes messages again")
+    wait_until(heard, "the worker takes messages again")
     dispatcher.close()
 
 
@@ -131,7 +132,7 @@ def test_11_a_broker_that_is_silent(arena: Arena) -> None:
     arena.redis_proxy.freeze()
     try:
         arena.finish(arena.submit(3, REAL))
-        until(lambda: arena.redis_proxy.counts["held"] > held, "messages are held up")
+        wait_until(lambda: arena.redis_proxy.counts["held"] > held, "messages are held up")
     finally:
         arena.redis_proxy.heal()
     _assert_heard_again(arena)
@@ -181,6 +182,8 @@ def test_12_every_report_five_times_late_and_out_of_order(arena: Arena) -> None:
         batch = arena.submit(6, hosts.hardware_class)
         arena.finish(batch)
         stats = hosts.fleet.stats
-        until(lambda: stats["late_accepted"] + stats["late_refused_fenced"] > 20, "late ones came")
+        wait_until(
+            lambda: stats["late_accepted"] + stats["late_refused_fenced"] > 20, "late ones came"
+        )
     assert stats["repeated"] > 50
     assert [a.state for a in arena.attempts(batch)] == ["succeeded"] * 6

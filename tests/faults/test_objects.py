@@ -9,8 +9,9 @@ from sqlalchemy import select
 
 from assay.storage import schema
 from assay.storage.objects import attempt_prefix
-from tests.faults.arena import Arena, until
-from tests.support.fleet.work import Work
+from tests.support.faults.arena import Arena
+from tests.support.faults.hosts.work import Work
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.postgres
 
@@ -34,7 +35,9 @@ def test_24_the_object_store_fails_while_runs_finish(arena: Arena, how: str) -> 
         else:
             arena.s3_proxy.cut()
         hosts.release()
-        until(lambda: sum(arena.s3_proxy.counts.values()) > before, "somebody meets the fault")
+        wait_until(
+            lambda: sum(arena.s3_proxy.counts.values()) > before, "somebody meets the fault"
+        )
         time.sleep(1)
         unfinished = arena.states(batch)
         assert unfinished["succeeded"] == 0, "something was stored in a store that fails"

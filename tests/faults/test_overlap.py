@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.arena import LEASE, Arena, Batch
-from tests.support.fleet import breaking
-from tests.support.fleet.process import FleetProcess
-from tests.support.fleet.trouble import Fault, Trouble
+from tests.support.faults import breaking
+from tests.support.faults.arena import LEASE, Arena, Batch
+from tests.support.faults.hosts.process import FleetProcess
+from tests.support.faults.trouble import Fault, Trouble
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 SECONDS = 15.0

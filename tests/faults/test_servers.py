@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import select
 
 from assay.storage import schema
-from tests.faults.arena import LEASE, Arena, until
+from tests.support.faults.arena import LEASE, Arena
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.postgres
 
@@ -61,7 +62,7 @@ def test_03_a_scheduler_killed_around_an_assignment(arena: Arena, point: str) ->
         with arena.killed_at(arena.stack.scheduler, point):
             batch = arena.submit(4, hosts.hardware_class, gpus=4)
             epoch = _epoch(arena)
-        until(lambda: _epoch(arena) > epoch, "there is a leader again", 20)
+        wait_until(lambda: _epoch(arena) > epoch, "there is a leader again", 20)
         arena.finish(batch)
     attempts = arena.attempts(batch)
     assert len(attempts) == 4, "something was assigned twice"
@@ -75,7 +76,7 @@ def test_04_a_leader_that_was_stopped_leads_no_more(arena: Arena) -> None:
         try:
             epoch = _epoch(arena)
             leader.pause()
-            until(lambda: _epoch(arena) > epoch, "the second takes over")
+            wait_until(lambda: _epoch(arena) > epoch, "the second takes over")
             taken = _epoch(arena)
             batch = arena.submit(6, hosts.hardware_class, gpus=2)
             arena.wait_running(batch, 1)
@@ -138,7 +139,7 @@ def test_14_commits_whose_answer_is_lost(arena: Arena) -> None:
 def _lose_an_answer(arena: Arena) -> None:
     before = arena.db_proxy.counts["answers_lost"]
     arena.db_proxy.lose_answer(lambda data: b"COMMIT" in data)
-    until(lambda: arena.db_proxy.counts["answers_lost"] > before, "an answer is lost")
+    wait_until(lambda: arena.db_proxy.counts["answers_lost"] > before, "an answer is lost")
 
 
 def test_15_a_database_that_takes_no_writes(arena: Arena) -> None:
@@ -148,12 +149,14 @@ def test_15_a_database_that_takes_no_writes(arena: Arena) -> None:
         arena.wait_running(batch, 1)
         _set_read_only(arena, "on")
         try:
-            until(lambda: _refusal(arena, hosts.hardware_class) is not None, "writes are refused")
+            wait_until(
+                lambda: _refusal(arena, hosts.hardware_class) is not None, "writes are refused"
+            )
             assert _refusal(arena, hosts.hardware_class) == (503, "database_read_only")
             hosts.release()
         finally:
             _set_read_only(arena, "off")
-        until(lambda: _refusal(arena, hosts.hardware_class) is None, "it takes writes again")
+        wait_until(lambda: _refusal(arena, hosts.hardware_class) is None, "it takes writes again")
         arena.finish(batch)
         arena.finish_all()
     assert arena.states(batch) == {"succeeded": 4}
@@ -209,13 +212,13 @@ class _stepped:
         )
         run("ALTER SYSTEM SET search_path = 'skew', 'pg_catalog', 'public'")
         run("SELECT pg_reload_conf()")
-        until(lambda: self.offset() > self._seconds / 2, "the clock has stepped")
+        wait_until(lambda: self.offset() > self._seconds / 2, "the clock has stepped")
 
     def __exit__(self, *_: object) -> None:
         run = self._arena.cluster.execute
         run("ALTER SYSTEM RESET search_path")
         run("SELECT pg_reload_conf()")
-        until(lambda: self.offset() < self._seconds / 2, "the clock is right again")
+        wait_until(lambda: self.offset() < self._seconds / 2, "the clock is right again")
         run("DROP SCHEMA skew CASCADE")
 
     def offset(self) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.faults.arena import REAL, Arena
+from tests.support.faults.arena import REAL, Arena
 
 pytestmark = pytest.mark.postgres
 

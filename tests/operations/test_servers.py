@@ -15,8 +15,10 @@ import pytest
 from tests.operations.test_metrics import of, scrape
 from tests.support.databases import POSTGRES
 from tests.support.needs import missing
+from tests.support.ports import free_port
 from tests.support.service import toy_batch, toy_ideas
-from tests.support.stack import Stack, free_port, wait_for
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 TOKEN = "only-for-prometheus"
@@ -147,9 +149,9 @@ def test_without_its_broker_a_service_is_degraded_and_with_it_ready_again(stack:
         return str(json.loads(body)["state"])
 
     stack.redis.kill()
-    wait_for(lambda: state() == "degraded", 60, "degraded")
+    wait_until(lambda: state() == "degraded", "degraded", 60)
     body = json.loads(get(f"{stack.api_url}/readyz")[1])
     assert body["checks"]["broker"].startswith("broker_unavailable: ")
     assert stack.redis.password not in str(body)
     stack.redis.start()
-    wait_for(lambda: state() == "ready", 60, "ready")
+    wait_until(lambda: state() == "ready", "ready", 60)

@@ -21,7 +21,9 @@ from services.implementer.worker import implement
 from services.scheduler.cli import schedule
 from services.worker.__main__ import main as measure
 from tests.support.databases import POSTGRES
-from tests.support.stack import Part, free_port, wait_for
+from tests.support.ports import free_port
+from tests.support.stack import Part
+from tests.support.waiting import wait_until
 
 SECRET = "a-password-of-mine"
 GOOD = {
@@ -173,10 +175,10 @@ def test_processes_start_in_any_order(tmp_path: Path, postgres: Database, databa
                 return 0, ""
             return answer.status_code, answer.text
 
-        wait_for(lambda: readiness()[0] == 503, 60, "the API says that it is not ready")
+        wait_until(lambda: readiness()[0] == 503, "the API says that it is not ready", 60)
         assert "database" in readiness()[1]
         assert httpx2.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
-        wait_for(lambda: "cannot use the database" in scheduler.tail(), 60, "a line in the log")
+        wait_until(lambda: "cannot use the database" in scheduler.tail(), "a line in the log", 60)
         on_server(f"CREATE DATABASE {make_url(database).database}")
         assert api.wait_ready().ready["api"] == f"http://127.0.0.1:{port}"
         assert scheduler.wait_ready().ready["holder"]

@@ -13,7 +13,8 @@ from sqlalchemy import create_engine, text
 from assay.contracts.batch import IdeaRequest
 from tests.server.conftest import require_servers
 from tests.support.service import toy_batch, toy_ideas
-from tests.support.stack import Stack, wait_for
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(600)]
 #: A minute where nothing else runs; other tests may have the processors meanwhile.
@@ -120,16 +121,16 @@ def cancel_while_it_runs(stack: Stack, name: str) -> float:
         running = f"""SELECT a.id, a.state, a.released_at FROM attempt a
             JOIN experiment_measurement l ON l.measurement_id = a.measurement_id
             WHERE l.experiment_id = '{experiment.id}'"""
-        wait_for(
-            lambda: [a.state for a in rows(stack, running)] == ["running"], 90, f"{name} runs"
+        wait_until(
+            lambda: [a.state for a in rows(stack, running)] == ["running"], f"{name} runs", 90
         )
         if name == "silence":
             assert stack.redis is not None
             stack.redis.kill()
         began = time.monotonic()
         client.batches.cancel(batch.id)
-        wait_for(
-            lambda: all(a.released_at is not None for a in rows(stack, running)), 60, "its end"
+        wait_until(
+            lambda: all(a.released_at is not None for a in rows(stack, running)), "its end", 60
         )
         took = time.monotonic() - began
     (attempt,) = rows(stack, running)
@@ -165,8 +166,8 @@ def test_messages_arrive_again_after_redis_came_back(stack: Stack) -> None:
         with stack.redis.connection() as connection:
             return set(connection.acl_users())
 
-    wait_for(lambda: len(users()) == 1 + len(stack.workers), 30, "the users are back")
+    wait_until(lambda: len(users()) == 1 + len(stack.workers), "the users are back", 30)
     lists = rows(stack, "SELECT count(*) AS waiting FROM outbox")
-    wait_for(
-        lambda: rows(stack, "SELECT count(*) AS n FROM outbox")[0].n == 0, 30, f"{lists} sent"
+    wait_until(
+        lambda: rows(stack, "SELECT count(*) AS n FROM outbox")[0].n == 0, f"{lists} sent", 30
     )

@@ -15,7 +15,8 @@ import psutil
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from tests.support.stack import free_port, wait_for
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
 READY_SECONDS = 30.0
 _USER = "postgres"
@@ -126,7 +127,7 @@ class PostgresServer:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._process.wait()
-        wait_for(lambda: not any(map(_runs, every)), READY_SECONDS, "Postgres has ended")
+        wait_until(lambda: not any(map(_runs, every)), "Postgres has ended", READY_SECONDS)
 
     def execute(self, statement: str) -> None:
         """Run a statement as the superuser, outside a transaction."""

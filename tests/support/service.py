@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -133,16 +132,3 @@ def toy_batch(ideas: list[IdeaRequest], *, baseline_seeds: int = 1) -> BatchRequ
             "options": {"baseline_seeds": baseline_seeds},
         }
     )
-
-
-def wait_until(condition: Any, seconds: float, what: str) -> None:
-    """Wait for a condition.
-
-    Raises:
-        TimeoutError: it did not come true in time.
-    """
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {seconds} s")
-        time.sleep(0.02)

@@ -47,6 +47,7 @@ import redis
 from sqlalchemy import create_engine, make_url, text
 
 from assay.client import Client
+from tests.support.ports import free_port
 
 READY_SECONDS = 90
 BUCKET = "assay"
@@ -475,24 +476,3 @@ class Stack:
 
 def _assay(command: str) -> list[str]:
     return [sys.executable, "-m", "assay.cli", command]
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> float:
-    """Wait for a condition; returns how long that took.
-
-    Raises:
-        TimeoutError: it did not come true in time.
-    """
-    began = time.monotonic()
-    while not condition():
-        if time.monotonic() - began > seconds:
-            raise TimeoutError(f"{what}: not within {seconds} s")
-        time.sleep(0.02)
-    return time.monotonic() - began

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from tests.support.fleet.process import FleetProcess
-from tests.support.fleet.proxy import Proxy
-from tests.support.fleet.trouble import Fault
+from tests.support.faults.hosts.process import FleetProcess
+from tests.support.faults.proxy import Proxy
+from tests.support.faults.trouble import Fault
 from tests.support.postgres import PostgresServer
 from tests.support.stack import Part, Redis
 

@@ -16,10 +16,10 @@ from assay.contracts.worker import (
     WorkerRegistration,
 )
 from assay.domain.ids import new_id
-from tests.support.fleet.api import Away, FleetApi, Refused
-from tests.support.fleet.journal import Journal, bury, open_intervals
-from tests.support.fleet.options import HostName, HostOptions, Stats
-from tests.support.fleet.run import Run
+from tests.support.faults.hosts.api import Away, FleetApi, Refused
+from tests.support.faults.hosts.journal import Journal, bury, open_intervals
+from tests.support.faults.hosts.options import HostName, HostOptions, Stats
+from tests.support.faults.hosts.run import Run
 
 _PAUSE = 0.05  # between two syncs that wait at the API
 _AWAY_PAUSE = 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-TOY = Path(__file__).resolve().parents[3] / "environments" / "toy"
+TOY = Path(__file__).resolve().parents[4] / "environments" / "toy"
 SIZES = (1, 2, 4, 8)
 
 

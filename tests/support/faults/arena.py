@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,17 +25,18 @@ from assay.storage import schema
 from assay.storage.database import Database
 from assay.storage.objects import ObjectStore
 from assay.storage.s3 import S3Store
-from tests.faults.model import serve
-from tests.support.fleet.environment import profile_name, write_environment
-from tests.support.fleet.fleet import FleetThread
-from tests.support.fleet.invariants import Evidence, Report, check
-from tests.support.fleet.options import HostOptions
-from tests.support.fleet.process import FleetProcess
-from tests.support.fleet.proxy import Proxy
-from tests.support.fleet.work import Mischief, Work
+from tests.support.faults.hosts.environment import profile_name, write_environment
+from tests.support.faults.hosts.fleet import FleetThread
+from tests.support.faults.hosts.options import HostOptions
+from tests.support.faults.hosts.process import FleetProcess
+from tests.support.faults.hosts.work import Mischief, Work
+from tests.support.faults.invariants import Evidence, Report, check
+from tests.support.faults.proxy import Proxy
 from tests.support.postgres import PostgresServer
+from tests.support.provider.counting import CountingProvider
 from tests.support.service import toy_batch, toy_ideas
-from tests.support.stack import BUCKET, Part, Stack, free_port, wait_for
+from tests.support.stack import BUCKET, Part, Stack
+from tests.support.waiting import wait_until
 
 LEASE = 6.0
 SETTINGS = {
@@ -120,7 +121,7 @@ class Arena:
         self.db_proxy = self._proxy(self.cluster.port)
         self.redis_proxy = self._proxy(stack.redis.port)
         self.s3_proxy = self._proxy(stack.s3.port)
-        self.model = self._exits.enter_context(serve())
+        self.provider = self._exits.enter_context(CountingProvider())
         stack.database_url = self.cluster.url.replace(
             f":{self.cluster.port}/", f":{self.db_proxy.port}/"
         )
@@ -133,7 +134,7 @@ class Arena:
                 ),
                 "ASSAY_SERVER_S3_ENDPOINT_URL": f"http://127.0.0.1:{self.s3_proxy.port}",
                 "OPENAI_API_KEY": "none",
-                "OPENAI_BASE_URL": self.model.url,
+                "OPENAI_BASE_URL": self.provider.openai_url,
             }
         )
         try:
@@ -292,7 +293,7 @@ class Arena:
         table = schema.Experiment
         left = select(table.id).where(table.batch_id == batch.id, table.state.not_in(_TERMINAL))
         try:
-            wait_for(lambda: not self.column(left), seconds, f"{batch.id} has ended")
+            wait_until(lambda: not self.column(left), f"{batch.id} has ended", seconds)
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.describe(batch)}") from None
 
@@ -300,7 +301,7 @@ class Arena:
         """Wait until every experiment has ended."""
         table = schema.Experiment
         left = select(table.id).where(table.state.not_in(_TERMINAL))
-        wait_for(lambda: not self.column(left), FINISH_SECONDS, "every experiment has ended")
+        wait_until(lambda: not self.column(left), "every experiment has ended", FINISH_SECONDS)
 
     def states(self, batch: Batch) -> Counter[str]:
         """How many experiments of a batch are in which state."""
@@ -328,7 +329,7 @@ class Arena:
             found[:] = self.attempts(batch, state="running", **where)
             return len(found) >= count
 
-        wait_for(running, FINISH_SECONDS, f"{count} attempts of {batch.id} run")
+        wait_until(running, f"{count} attempts of {batch.id} run", FINISH_SECONDS)
         return found
 
     def column(self, query: Select[Any]) -> list[Any]:
@@ -363,14 +364,14 @@ class Arena:
         mark = self.folder / f"{point}-{time.monotonic_ns()}"
         usual, env = part.command, dict(part.env)
         part.stop()
-        part.command = [usual[0], "-m", "tests.faults.points", *usual[2:]]
+        part.command = [usual[0], "-m", "tests.support.faults.points", *usual[2:]]
         part.env |= {"ASSAY_FAULT_AT": point, "ASSAY_FAULT_MARK": str(mark)}
         try:
             part.start()
             yield mark
             if dies:
                 what = f"{part.name} died at {point}"
-                wait_for(lambda: not part.running, FINISH_SECONDS, what)
+                wait_until(lambda: not part.running, what, FINISH_SECONDS)
         finally:
             part.kill()
             part.command, part.env = usual, env
@@ -414,21 +415,3 @@ class Arena:
         """Run a statement on the database, as nobody but a test would."""
         with self.db.write() as session:
             session.execute(text(statement), values)
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = FINISH_SECONDS) -> float:
-    """Wait for a condition; returns how long that took."""
-    return wait_for(condition, seconds, what)
-
-
-__all__ = [
-    "LEASE",
-    "REAL",
-    "SYNC",
-    "Arena",
-    "Batch",
-    "FleetProcess",
-    "Hosts",
-    "free_port",
-    "until",
-]

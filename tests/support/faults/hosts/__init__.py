@@ -1,6 +1,6 @@
 """Fake hosts: workers that speak the real API over HTTP and only pretend to train.
 
-    python -m tests.support.fleet --api http://127.0.0.1:8000 --hosts 8 --tokens-file tokens.json
+    python -m tests.support.faults.hosts --api http://127.0.0.1:8000 --tokens-file tokens.json
 
 One process runs many hosts. Each registers, syncs, claims, reports logs and points, stores an
 artifact and finishes, as a worker does; its work is a run of a given length that writes known

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.fleet.work import Mischief, Work
+from tests.support.faults.hosts.work import Mischief, Work
 
 GIB = 1 << 30
 

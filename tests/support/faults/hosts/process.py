@@ -1,4 +1,4 @@
-"""`python -m tests.support.fleet` as a child process, to be stopped and killed."""
+"""`python -m tests.support.faults.hosts` as a child process, to be stopped and killed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.support.fleet import journal
+from tests.support.faults.hosts import journal
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -44,7 +44,7 @@ class FleetProcess:
 
     def start(self, *, wait: bool = True) -> None:
         """Start it; with `wait`, return when its hosts are registered."""
-        command = [sys.executable, "-m", "tests.support.fleet", "--api", self._api]
+        command = [sys.executable, "-m", "tests.support.faults.hosts", "--api", self._api]
         command += ["--tokens-file", str(self._tokens), "--journals", str(self.journals)]
         with self.log.open("ab") as log, self._out.open("wb") as out:
             self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A process of fake hosts: `python -m tests.support.fleet --help`."""
+"""A process of fake hosts: `python -m tests.support.faults.hosts --help`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import signal
 from itertools import islice
 from pathlib import Path
 
-from tests.support.fleet.fleet import Fleet
-from tests.support.fleet.options import HostOptions
-from tests.support.fleet.work import Mischief, Work
+from tests.support.faults.hosts.fleet import Fleet
+from tests.support.faults.hosts.options import HostOptions
+from tests.support.faults.hosts.work import Mischief, Work
 
 
 def main() -> None:
@@ -76,7 +76,9 @@ def _options(args: argparse.Namespace) -> HostOptions:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.support.fleet", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.support.faults.hosts", description=__doc__
+    )
     add = parser.add_argument
     add("--api", required=True)
     add("--tokens-file", type=Path, required=True, help="JSON: name of a host -> its token.")

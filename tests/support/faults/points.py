@@ -1,7 +1,7 @@
 """Run a service's module with one moment at which it is killed, or one sense that lies.
 
     ASSAY_FAULT_AT=scheduler-before-commit ASSAY_FAULT_MARK=/tmp/mark \\
-        python -m tests.faults.points assay.cli scheduler
+        python -m tests.support.faults.points assay.cli scheduler
 
 The process ends like one that is killed (`os._exit`, nothing cleans up) the first time it comes
 to that point. The mark is written just before, which proves that it got there; a process that

@@ -8,9 +8,9 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.support.fleet.api import FleetApi
-from tests.support.fleet.host import FakeHost
-from tests.support.fleet.options import HostName, HostOptions, Stats
+from tests.support.faults.hosts.api import FleetApi
+from tests.support.faults.hosts.host import FakeHost
+from tests.support.faults.hosts.options import HostName, HostOptions, Stats
 
 T = TypeVar("T")
 START_SECONDS = 60.0

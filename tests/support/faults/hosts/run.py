@@ -21,10 +21,10 @@ from assay.contracts.worker import (
     Point,
     ProgressRequest,
 )
-from tests.support.fleet.api import Away, FleetApi, Refused
-from tests.support.fleet.journal import Interval, Journal
-from tests.support.fleet.options import HostOptions, Stats
-from tests.support.fleet.work import FAILURE_CODE, Work, artifact, log_bytes, point, value
+from tests.support.faults.hosts.api import Away, FleetApi, Refused
+from tests.support.faults.hosts.journal import Interval, Journal
+from tests.support.faults.hosts.options import HostOptions, Stats
+from tests.support.faults.hosts.work import FAILURE_CODE, Work, artifact, log_bytes, point, value
 
 T = TypeVar("T")
 _HELD = 0.9  # how far a run gets that is not to end

@@ -38,8 +38,8 @@ from assay.domain.states import (
 from assay.storage import schema
 from assay.storage.database import Database
 from assay.storage.objects import ObjectStore
-from tests.support.fleet.journal import Interval, intervals
-from tests.support.fleet.work import log_bytes, point, value
+from tests.support.faults.hosts.journal import Interval, intervals
+from tests.support.faults.hosts.work import log_bytes, point, value
 
 _ENDED_BY_REPORT = ("succeeded", "failed", "cancelled")
 #: A stopped container's device may be taken again in the same instant.

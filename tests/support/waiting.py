@@ -1,0 +1,26 @@
+"""How tests wait: for a condition, never for time to pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+#: Long enough for a machine whose cores are all busy; a condition that holds ends the wait.
+PATIENCE_SECONDS = 120.0
+_PAUSE_SECONDS = 0.02
+
+
+def wait_until(
+    condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS
+) -> float:
+    """Wait until a condition holds, and return how many seconds that took.
+
+    Raises:
+        TimeoutError: it did not hold in time; the message says `what` was waited for.
+    """
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > seconds:
+            raise TimeoutError(f"{what}: not within {seconds:g} s")
+        time.sleep(_PAUSE_SECONDS)
+    return time.monotonic() - began
