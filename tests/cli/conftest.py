@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,12 @@ class Cli:
 
     service: FakeService
     url: str
+    sleep: Callable[[float], None] = time.sleep
+    """How the commands wait."""
 
     def __call__(self, *arguments: str, stdin: str | None = None) -> Answer:
         result = CliRunner().invoke(
-            build_app(arguments), ["--api", self.url, *arguments], input=stdin
+            build_app(arguments, sleep=self.sleep), ["--api", self.url, *arguments], input=stdin
         )
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception

@@ -95,13 +95,12 @@ def test_a_timeout_is_124_and_cancels_nothing(cli: Cli, ideas: str) -> None:
     assert [b["state"] for b in cli.service.batches.values()] == ["running"]
 
 
-def test_ctrl_c_detaches_and_says_how_to_go_on(
-    cli: Cli, ideas: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: object, **__: object) -> BatchBody:
+def test_ctrl_c_detaches_and_says_how_to_go_on(cli: Cli, ideas: str) -> None:
+    def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("assay.client.batches.Batches.wait", interrupt)
+    cli.service.unfinished = True
+    cli.sleep = interrupt
     answer = cli("batch", "submit", ideas, *SUBMIT, "--wait")
     assert answer.code == 130
     assert "assay batch watch bat_" in answer.err
@@ -309,12 +308,12 @@ def test_errors_of_the_service_have_a_kind(cli: Cli, status: int, kind: str, cod
     assert (error["kind"], error["status"], error["code"]) == (kind, status, "special")
 
 
-def test_nobody_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("assay.client.http.FIRST_DELAY", 0.0)
-    with pytest.raises(SystemExit) as ended:
-        main(["--api", "http://127.0.0.1:9", "worker", "list", "--json"])
-    assert ended.value.code == 1
-    error = json.loads(capsys.readouterr().out)["error"]
+def test_nobody_there(cli: Cli) -> None:
+    cli.url = "http://127.0.0.1:9"
+    cli.sleep = lambda _: None
+    answer = cli("worker", "list", "--json")
+    assert answer.code == 1
+    error = answer.json["error"]
     assert (error["kind"], error["status"]) == ("connect_error", None)
 
 

@@ -79,11 +79,10 @@ def test_a_service_that_dies_is_told_with_its_log(tmp_path: Path) -> None:
             raise AssertionError("never ready")
 
 
-def test_a_service_that_is_never_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "START_SECONDS", 0.3)
+def test_a_service_that_is_never_ready(tmp_path: Path) -> None:
     program = (sys.executable, "-c", "import time; print('{}', flush=True); time.sleep(60)")
     with pytest.raises(Unavailable, match="not ready"):
-        with server.serving(tmp_path, program=program):
+        with server.serving(tmp_path, program=program, start_seconds=0.3):
             raise AssertionError("never ready")
 
 
@@ -214,11 +213,7 @@ def test_the_demo_fails_if_a_promise_is_not_kept(
 ) -> None:
     script = Path(fake_serve[1])
     script.write_text(
-        script.read_text().replace(
-            "stop = []",
-            "stop = []\nfrom tests.support import fake_service\n"
-            "fake_service.outcome = lambda text: 3.0\n",
-        )
+        script.read_text().replace("FakeService())", "FakeService(outcome=lambda text: 3.0))")
     )
     process = run_demo(tmp_path, fake_serve, monkeypatch)
     out, _ = process.communicate(timeout=60)

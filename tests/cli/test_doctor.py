@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 
 import pytest
@@ -53,14 +54,12 @@ def test_doctor_without_a_service_says_how_to_start_one(
     assert "assay serve" in service["remedy"]
 
 
-def test_a_used_port_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-
+def test_a_used_port_is_a_note() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        monkeypatch.setattr(doctor, "PORT", taken.getsockname()[1])
-        finding = doctor._port(doctor.Finding("service", "note", "nobody"))
+        nobody = doctor.Finding("service", "note", "nobody")
+        finding = doctor.check_port(nobody, taken.getsockname()[1])
     assert (finding.state, finding.detail) == ("note", "in use")
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from assay.cli import baseline
 from assay.cli.check import check_environment
 from assay.environments import Environment
 from tests.cli.conftest import Cli
@@ -164,11 +163,10 @@ def test_prepare_puts_the_data_where_it_is_told(cli: Cli, folder: Path, tmp_path
 
 
 @pytest.fixture
-def served(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+def served(cli: Cli, folder: Path) -> Cli:
     """The service has the very environment of the folder."""
-    body = {**cli.service.environment(), "id": Environment.load(folder).id}
-    monkeypatch.setattr(cli.service, "environment", lambda: body)
-    monkeypatch.setattr(baseline, "POLL_SECONDS", 0.0)
+    cli.service.environment_id = Environment.load(folder).id
+    cli.sleep = lambda _: None
     return cli
 
 
@@ -201,7 +199,7 @@ replace = "depth = 3"
 """
     with (folder / "environment.toml").open("a") as file:
         file.write(control)
-    served.service.environment()["id"] = Environment.load(folder).id
+    served.service.environment_id = Environment.load(folder).id
     arguments = ("env", "calibrate", "fake", "--profile", "tiny", "--seeds", "2")
     answer = served(*arguments)
     assert answer.code == 0, answer.err
@@ -230,22 +228,14 @@ def test_calibrate_refuses_another_version(cli: Cli, folder: Path) -> None:
     assert not (folder / "baseline.json").exists()
 
 
-def test_calibrate_times_out(served: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served.service, "_baseline", lambda: {
-        "environment": "fake@abc", "profile": "tiny", "hardware_class": "c", "metric": "loss",
-        "pending": 2,
-    })  # fmt: skip
+def test_calibrate_times_out(served: Cli, folder: Path) -> None:
+    served.service.baseline = {"mean": None, "spread": None, "pending": 2}
     answer = served("env", "calibrate", "fake", "--profile", "tiny", "--timeout", "0.05")
     assert answer.code == 124
 
 
-def test_calibrate_says_when_nothing_succeeded(
-    served: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(served.service, "_baseline", lambda: {
-        "environment": "fake@abc", "profile": "tiny", "hardware_class": "c", "metric": "loss",
-        "failed": 5,
-    })  # fmt: skip
+def test_calibrate_says_when_nothing_succeeded(served: Cli, folder: Path) -> None:
+    served.service.baseline = {"mean": None, "spread": None, "failed": 5}
     answer = served("env", "calibrate", "fake", "--profile", "tiny")
     assert answer.code == 1
     assert "none of the 5" in answer.err

@@ -219,10 +219,10 @@ def test_alike_ideas_are_told_in_one_line(cli: Cli, ideas: str) -> None:
     assert "nearly" not in cli("batch", "submit", ideas, *SUBMIT, "--novelty", "allow").err
 
 
-def test_skipped_ideas_are_told(cli: Cli, ideas: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipped_ideas_are_told(cli: Cli, ideas: str) -> None:
     cli.service.alike = {"absent": [{"experiment": "exp_9", "similarity": 1.0}]}
     skipped = {"stage": "implement", "code": "near_duplicate", "message": "said before"}
-    monkeypatch.setattr("tests.support.fake_service.outcome", lambda text: skipped)
+    cli.service.outcome = lambda text: skipped
     said = cli("batch", "submit", ideas, *SUBMIT, "--novelty", "skip").err
     assert "skipped, in nearly the words of earlier ideas: 1 idea, first idea 2" in said
 

@@ -8,7 +8,6 @@ import time
 import pytest
 from rich.console import Console
 
-from assay.cli import watch
 from assay.cli.output import Output
 from assay.cli.watch import View, follow, last_loss
 from assay.client import Client
@@ -36,10 +35,10 @@ def test_a_replayed_event_never_undoes_an_end() -> None:
     assert view.counts() == "1/2 finished: 1 submitted, 1 failed"
 
 
-def test_the_pace_is_that_of_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pace_is_that_of_measurements() -> None:
     now = 0.0
-    monkeypatch.setattr(watch.time, "monotonic", lambda: now)
-    view = View(6, {}, dict.fromkeys("abcde", "running") | {"f": "implementing"})
+    states = dict.fromkeys("abcde", "running") | {"f": "implementing"}
+    view = View(6, {}, states, clock=lambda: now)
     view.take(event("f", "failed"))
     assert view.eta is None
     now = 10.0
@@ -72,26 +71,22 @@ def test_the_newest_loss_is_shown() -> None:
     assert last_loss([]) == ""
 
 
-def test_curves_are_read_while_a_batch_is_followed(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch, "CURVE_SECONDS", 0.01)
+def test_curves_are_read_while_a_batch_is_followed(cli: Cli) -> None:
+    """The batch ends once its curves were looked at."""
+    looked = "/v1/experiments/exp_00000000000000000000000000/curves"
+
+    def was_looked_at() -> bool:
+        return any(path == looked for _, path, _ in cli.service.requests)
+
+    def finish_once_looked_at(_: float) -> None:
+        deadline = time.monotonic() + 20
+        while not was_looked_at() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        cli.service.finish(batch.id)
+
     cli.service.unfinished = True
-    with Client(cli.url) as client:
+    with Client(cli.url, sleep=finish_once_looked_at) as client:
         batch = client.batches.create(request(2))
-        real = client.batches.wait
-        looked = "/v1/experiments/exp_00000000000000000000000000/curves"
-
-        def wait_until_looked(*args: object, **kwargs: object) -> object:
-            deadline = time.monotonic() + 20
-            while time.monotonic() < deadline:
-                if any(path == looked for _, path, _ in cli.service.requests):
-                    break
-                time.sleep(0.005)
-            cli.service.finish(batch.id)
-            return real(*args, **kwargs)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(client.batches, "wait", wait_until_looked)
-        done = follow(client, batch.id, Output())
+        done = follow(client, batch.id, Output(), curve_seconds=0.01)
     assert done.state == "finished"
-    assert any(path == looked for _, path, _ in cli.service.requests)
+    assert was_looked_at()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,8 +26,7 @@ def service() -> FakeService:
 
 @pytest.fixture
 def client(service: FakeService) -> Iterator[Client]:
-    with serve(service) as url, Client(url) as client:
-        client._http._sleep = lambda _: None
+    with serve(service) as url, Client(url, sleep=lambda _: None) as client:
         yield client
 
 
@@ -197,8 +195,7 @@ def test_a_lost_connection_is_retried() -> None:
         return httpx2.Response(200, json={"version": "1"})
 
     with httpx2.Client(transport=httpx2.MockTransport(flaky)) as http_client:
-        client = Client("http://test", http_client=http_client)
-        client._http._sleep = lambda _: None
+        client = Client("http://test", http_client=http_client, sleep=lambda _: None)
         assert client.version() == "1"
 
 
@@ -279,15 +276,13 @@ def test_polling_takes_over_where_streams_are_refused(
     assert service.last_event_ids == []
 
 
-def test_waiting_ends_at_its_timeout_and_cancels_nothing(
-    client: Client, service: FakeService
-) -> None:
+def test_waiting_ends_at_its_timeout_and_cancels_nothing(service: FakeService) -> None:
     service.unfinished = True
-    client._http._sleep = time.sleep
-    batch = client.batches.create(request(1))
-    with pytest.raises(api.WaitTimeout):
-        client.batches.wait(batch.id, timeout=0.1)
-    assert client.batches.get(batch.id).state == "running"
+    with serve(service) as url, Client(url) as client:
+        batch = client.batches.create(request(1))
+        with pytest.raises(api.WaitTimeout):
+            client.batches.wait(batch.id, timeout=0.1)
+        assert client.batches.get(batch.id).state == "running"
     assert not any(path.endswith("cancel") for _, path, _ in service.requests)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from assay.environments.catalog import EXAMPLE, RULES, Catalog, Environment
@@ -54,9 +57,14 @@ def test_the_version_of_a_prompt_is_that_of_all_its_files() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_prompts_are_no_part_of_the_environments_hash(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_prompts = Catalog().get(name).id
-    monkeypatch.setattr("assay.environments.catalog.NOT_HASHED", frozenset())
-    assert Catalog().get(name).id != with_prompts
+def test_prompts_are_no_part_of_the_environments_hash(name: str, tmp_path: Path) -> None:
+    shipped = Catalog().get(name)
+    copy = shutil.copytree(shipped.folder, tmp_path / name)
+
+    def append(path: str) -> str:
+        with (copy / path).open("a") as file:
+            file.write("# one more line\n")
+        return Environment.load(copy).id
+
+    assert append(RULES) == append(EXAMPLE) == shipped.id
+    assert append("prepare.py") != shipped.id

@@ -23,7 +23,7 @@ from assay.llm import (
     Usage,
 )
 from assay.llm.interface import OnTry
-from assay.search import Ask, Observer, SearchConfig, SearchError, drive, loop
+from assay.search import Ask, Observer, SearchConfig, SearchError, drive
 from assay.search.config import SearchConfig as Config
 from assay.search.ledger import Ledger
 from tests.support.fake_service import FakeService
@@ -37,9 +37,7 @@ class Killed(BaseException):
 
 def connect(handler: Callable[[httpx2.Request], httpx2.Response]) -> Client:
     http_client = httpx2.Client(transport=httpx2.MockTransport(handler))
-    client = Client("http://test", http_client=http_client)
-    client._http._sleep = lambda _: None
-    return client
+    return Client("http://test", http_client=http_client, sleep=lambda _: None)
 
 
 def new_search(service: FakeService, strategy: str = "evolution", **config: Any) -> str:
@@ -66,11 +64,6 @@ def finished(service: FakeService) -> tuple[str, list[list[tuple[str, str]]]]:
     body = drive(connect(service), search, OfflineIdeator())
     assert body.state == "finished"
     return search, ideas_of(service, search)
-
-
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "BASELINE_POLL_SECONDS", 0.0)
 
 
 def test_a_search_runs_to_its_end_and_learns() -> None:

@@ -77,7 +77,12 @@ class Fault:
 class FakeService:
     """State and handlers; `requests` lists (method, path, idempotency key) as they arrived."""
 
-    def __init__(self) -> None:
+    def __init__(self, outcome: Callable[[str], float | dict[str, Any]] = outcome) -> None:
+        self.outcome = outcome
+        """The metric or the failure of an idea, by its text."""
+        self.environment_id = "fake@abc"
+        self.baseline: dict[str, Any] = {}
+        """What is otherwise about the baseline."""
         self.batches: dict[str, dict[str, Any]] = {}
         self.experiments: dict[str, list[dict[str, Any]]] = {}
         self.events: dict[str, list[dict[str, Any]]] = {}
@@ -256,7 +261,7 @@ class FakeService:
         """Give every experiment of a batch its result."""
         baseline = Sample.of(BASELINE)
         for experiment in self.experiments[batch]:
-            result = outcome(experiment["idea"]["text"])
+            result = self.outcome(experiment["idea"]["text"])
             experiment.update(is_terminal=True, finished_at=NOW, seconds=3.5)
             if isinstance(result, dict):
                 experiment.update(state="failed", failure=result)
@@ -396,8 +401,8 @@ class FakeService:
     def environment(self) -> dict[str, Any]:
         """The only environment."""
         return {
-            "id": "fake@abc", "name": "fake", "title": "Fake", "problem": "Lower the loss.",
-            "metric": "loss", "unit": "nats", "direction": "minimize", "reward": "reciprocal",
+            "id": self.environment_id, "name": "fake", "title": "Fake",
+            "problem": "Lower the loss.", "metric": "loss", "unit": "nats", "direction": "minimize", "reward": "reciprocal",
             "protected": ["predict.py"], "codebase": "0" * 64, "knobs": KNOBS, "recipes": RECIPES,
             "profiles": [{"name": "tiny", "description": "small", "cpus": 1, "gpus": 0,
                           "memory_gb": 1.0, "budget": {"seconds": 5, "tokens": None}}],
@@ -415,7 +420,7 @@ class FakeService:
             "environment": "fake@abc", "profile": "tiny", "hardware_class": "cpu-fake",
             "metric": "loss", "mean": sum(values) / len(values), "spread": 0.0158,
             "seeds": list(range(len(values))), "values": values, "pending": self.pending,
-        }  # fmt: skip
+        } | self.baseline  # fmt: skip
 
     def _calibrate(self, request: httpx2.Request) -> httpx2.Response:
         self.calibrated += 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any
 
@@ -53,8 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def build_app(arguments: Sequence[str]) -> typer.Typer:
-    """The application. Commands of other packages are imported only if they are called."""
+def build_app(
+    arguments: Sequence[str], *, sleep: Callable[[float], None] = time.sleep
+) -> typer.Typer:
+    """Return the application for these arguments; `sleep` is how its client waits.
+
+    Commands of other packages are imported only if they are called.
+    """
     app = typer.Typer(
         name="assay",
         no_args_is_help=True,
@@ -62,7 +68,7 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
         help="Turn research ideas into measured results.",
     )
-    app.callback()(_root)
+    app.callback()(_root_with(sleep))
     for noun in (env, patch, batch, experiment, search, report, worker):
         app.add_typer(noun.app)
     app.command("doctor")(doctor.doctor)
@@ -74,20 +80,25 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
     return app
 
 
-def _root(
-    context: typer.Context,
-    url: Annotated[
-        str | None,
-        typer.Option("--api", help="Where the service is.", envvar="ASSAY_API_URL"),
-    ] = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print no progress and no hints.")
-    ] = False,
-    no_color: Annotated[
-        bool, typer.Option("--no-color", help="No colours (also: NO_COLOR=1).")
-    ] = False,
-) -> None:
-    context.obj = Root(url=url, quiet=quiet, color=not no_color)
+def _root_with(sleep: Callable[[float], None]) -> Callable[..., None]:
+    """The options before the noun, for an application whose client waits with `sleep`."""
+
+    def root(
+        context: typer.Context,
+        url: Annotated[
+            str | None,
+            typer.Option("--api", help="Where the service is.", envvar="ASSAY_API_URL"),
+        ] = None,
+        quiet: Annotated[
+            bool, typer.Option("--quiet", "-q", help="Print no progress and no hints.")
+        ] = False,
+        no_color: Annotated[
+            bool, typer.Option("--no-color", help="No colours (also: NO_COLOR=1).")
+        ] = False,
+    ) -> None:
+        context.obj = Root(url=url, quiet=quiet, color=not no_color, sleep=sleep)
+
+    return root
 
 
 def _add_entry(app: typer.Typer, entry: EntryPoint, called: bool) -> None:

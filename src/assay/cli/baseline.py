@@ -50,7 +50,7 @@ def measure_baseline(
                 break
             if deadline is not None and time.monotonic() >= deadline:
                 raise WaitTimeout("the baseline was not measured in time; the service goes on")
-            time.sleep(POLL_SECONDS)
+            client.sleep(POLL_SECONDS)
             body = client.environments.baseline(
                 environment, profile, hardware_class=body.hardware_class
             )

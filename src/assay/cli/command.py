@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, Protocol, TypeVar
@@ -37,6 +38,8 @@ class Root:
     url: str | None = None
     quiet: bool = False
     color: bool = True
+    sleep: Callable[[float], None] = time.sleep
+    """How the client waits between retries and between polls."""
 
     def output(self, as_json: bool) -> Output:
         """Where a command prints."""
@@ -48,7 +51,7 @@ class Root:
         """A client of the service that the options name."""
         from assay.client import Client
 
-        return Client(self.url)
+        return Client(self.url, sleep=self.sleep)
 
 
 def root(context: typer.Context) -> Root:

@@ -77,7 +77,7 @@ def examine(options: Root) -> list[Finding]:
     ]
     found = [check() for check in checks]
     service = _service(options)
-    return [*found, service, _port(service)]
+    return [*found, service, check_port(service)]
 
 
 def examine_parts(*, server: bool, worker: bool) -> list[Finding]:
@@ -179,16 +179,17 @@ def _service(options: Root) -> Finding:
             return Finding("service", "note", _first_line(error), remedy)
 
 
-def _port(service: Finding) -> Finding:
+def check_port(service: Finding, port: int = PORT) -> Finding:
+    """Return whether a service can be started on `port`; `service` is what answers already."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", PORT))
+            probe.bind(("127.0.0.1", port))
         except OSError:
-            if service.state == "ok" and f":{PORT}" in service.detail:
-                return Finding(f"port {PORT}", "ok", "the service uses it")
-            return Finding(f"port {PORT}", "note", "in use", "assay serve --port 8001")
-    return Finding(f"port {PORT}", "ok", "free")
+            if service.state == "ok" and f":{port}" in service.detail:
+                return Finding(f"port {port}", "ok", "the service uses it")
+            return Finding(f"port {port}", "note", "in use", "assay serve --port 8001")
+    return Finding(f"port {port}", "ok", "free")
 
 
 def _first_line(error: Exception) -> str:

@@ -40,8 +40,11 @@ def serving(
     *,
     environment: Mapping[str, str] | None = None,
     program: Sequence[str] = (sys.executable, "-m", "assay.cli", "serve"),
+    start_seconds: float = START_SECONDS,
 ) -> Iterator[Ready]:
     """Run a service on a free port while the block runs, and stop it afterwards.
+
+    It has `start_seconds` to answer.
 
     Raises:
         Unavailable: it did not come up; the message holds the last lines of its log.
@@ -60,7 +63,7 @@ def serving(
             start_new_session=True,  # Ctrl-C is ours to handle: the service is stopped in order
         )
         try:
-            yield _wait_until_ready(child, log)
+            yield _wait_until_ready(child, log, start_seconds)
         finally:
             _stop(child)
 
@@ -73,12 +76,12 @@ def free_port() -> int:
         return port
 
 
-def _wait_until_ready(child: subprocess.Popen[bytes], log: Path) -> Ready:
+def _wait_until_ready(child: subprocess.Popen[bytes], log: Path, start_seconds: float) -> Ready:
     lines: queue.Queue[bytes] = queue.Queue()
     if child.stdout is None:
         raise Unavailable("the service has no stdout")
     threading.Thread(target=_pump, args=(child.stdout, lines), daemon=True).start()
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + start_seconds
     while time.monotonic() < deadline:
         try:
             line = lines.get(timeout=0.2)
@@ -89,7 +92,7 @@ def _wait_until_ready(child: subprocess.Popen[bytes], log: Path) -> Ready:
         ready = _read_ready(line)
         if ready is not None:
             return ready
-    raise Unavailable(_why(log, f"it was not ready within {START_SECONDS:.0f} s"))
+    raise Unavailable(_why(log, f"it was not ready within {start_seconds:g} s"))
 
 
 def _pump(stream: IO[bytes], lines: queue.Queue[bytes]) -> None:

@@ -41,6 +41,7 @@ class View:
     running: dict[str, str] = field(default_factory=dict)
     baseline_pending: int = 0
     measured_at: list[float] = field(default_factory=list)
+    clock: Callable[[], float] = time.monotonic
 
     @classmethod
     def of(cls, batch: BatchBody, experiments: list[ExperimentBody]) -> View:
@@ -62,7 +63,7 @@ class View:
         if state in TERMINAL:
             self.running.pop(event.experiment, None)
             if before == "running":
-                self.measured_at.append(time.monotonic())
+                self.measured_at.append(self.clock())
 
     def count(self, state: str) -> int:
         """Experiments in a state."""
@@ -112,8 +113,9 @@ def follow(
     *,
     timeout: float | None = None,
     on_event: Callable[[EventBody], None] | None = None,
+    curve_seconds: float = CURVE_SECONDS,
 ) -> BatchBody:
-    """Show a batch until it is finished and return it.
+    """Show a batch until it is finished and return it; read its curves every `curve_seconds`.
 
     Raises:
         WaitTimeout: `timeout` seconds passed first; the batch goes on.
@@ -128,7 +130,7 @@ def follow(
             on_event(event)
         display.update()
 
-    poller = _Poller(client, batch, view, display.update)
+    poller = _Poller(client, batch, view, display.update, curve_seconds)
     with display, poller:
         return client.batches.wait(batch, timeout=timeout, on_event=take)
 
@@ -183,12 +185,18 @@ class _Poller:
     """Reads what no event tells: the newest training losses, and how the baseline goes on."""
 
     def __init__(
-        self, client: Client, batch: str, view: View, changed: Callable[[], None]
+        self,
+        client: Client,
+        batch: str,
+        view: View,
+        changed: Callable[[], None],
+        seconds: float,
     ) -> None:
         self._client = client
         self._batch = batch
         self._view = view
         self._changed = changed
+        self._seconds = seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="curves", daemon=True)
 
@@ -202,7 +210,7 @@ class _Poller:
     def _poll(self) -> None:
         from assay.client import ClientError
 
-        while not self._stop.wait(CURVE_SECONDS):
+        while not self._stop.wait(self._seconds):
             with suppress(ClientError):  # a display: what is missing comes with the next look
                 self._look()
                 self._changed()

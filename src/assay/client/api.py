@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 import httpx2
@@ -102,7 +102,7 @@ class Workers(Group):
         while body.running:
             if deadline is not None and time.monotonic() >= deadline:
                 raise WaitTimeout(f"{body.name} still runs {', '.join(body.running)}")
-            time.sleep(every)
+            self._http.sleep(every)
             body = self.get(body.id)
         return body
 
@@ -125,6 +125,7 @@ class Client:
         timeout: seconds for an answer to a single request (waiting for a batch is separate).
         retries: how often a request is repeated after a lost connection, 429 or 5xx.
         http_client: an `httpx2.Client` to send requests with; it is not closed here.
+        sleep: called with the seconds to wait before a retry and between two polls.
     """
 
     def __init__(
@@ -135,8 +136,9 @@ class Client:
         timeout: float = 60.0,
         retries: int = RETRIES,
         http_client: httpx2.Client | None = None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._http = Http(base_url, api_key, timeout, http_client, retries)
+        self._http = Http(base_url, api_key, timeout, http_client, retries, sleep)
         self.batches = Batches(self._http)
         self.experiments = Experiments(self._http)
         self.implementations = Implementations(self._http)
@@ -150,6 +152,10 @@ class Client:
     def base_url(self) -> str:
         """Where the service is."""
         return self._http.base_url
+
+    def sleep(self, seconds: float) -> None:
+        """Wait before asking again for something that takes time."""
+        self._http.sleep(seconds)
 
     def version(self) -> str:
         """The version of the service."""

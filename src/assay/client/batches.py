@@ -108,5 +108,5 @@ class Batches(Group):
         while (body := self.get(batch)).finished_at is None:
             if deadline is not None and time.monotonic() >= deadline:
                 raise WaitTimeout(f"{batch} did not finish in time; it goes on")
-            time.sleep(POLL_SECONDS)
+            self._http.sleep(POLL_SECONDS)
         return body

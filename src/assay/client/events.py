@@ -130,7 +130,7 @@ class Follower:
         yield from self._take(page.data)
         if not page.data:
             self._check_deadline()
-            time.sleep(min(POLL_SECONDS, self._remaining()))
+            self._http.sleep(min(POLL_SECONDS, self._remaining()))
 
     def _take(self, events: list[EventBody]) -> Iterator[EventBody]:
         for event in events:

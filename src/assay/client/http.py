@@ -56,7 +56,7 @@ class Http:
         self._owned = http_client is None
         self._client = http_client or httpx2.Client(follow_redirects=False)
         self._retries = retries
-        self._sleep = sleep
+        self.sleep = sleep
 
     def close(self) -> None:
         """Close connections, unless the HTTP client was handed in."""
@@ -149,9 +149,9 @@ class Http:
         """Sleep for a back-off, or for as long as the service asked."""
         asked = _seconds(retry_after)
         if asked is not None:
-            self._sleep(min(asked, LONGEST_RETRY_AFTER))
+            self.sleep(min(asked, LONGEST_RETRY_AFTER))
         else:
-            self._sleep(min(seconds, LONGEST_DELAY) * random.uniform(0.75, 1.0))
+            self.sleep(min(seconds, LONGEST_DELAY) * random.uniform(0.75, 1.0))
 
     def connection_error(self, error: httpx2.TransportError) -> APIConnectionError:
         """Our error for one of the HTTP library's."""

@@ -8,7 +8,6 @@ submitting is exactly once, so the loop may be killed anywhere and started again
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import partial
@@ -195,7 +194,7 @@ class _Loop:
             body = environments.calibrate(name, profile, seeds, hardware_class=hardware)
         while body.pending:
             self._observer.waiting_for_baseline(body)
-            time.sleep(BASELINE_POLL_SECONDS)
+            self._client.sleep(BASELINE_POLL_SECONDS)
             body = environments.baseline(name, profile, hardware_class=hardware)
         if body.mean is None:
             raise SearchError(
