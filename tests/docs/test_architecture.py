@@ -1,0 +1,172 @@
+"""The page on architecture names files, functions and imports that are there, and what has to be
+told in several places is told in all of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from assay.broker.names import queue_name
+from assay.llm.names import Provider
+from assay.llm.prices import price_table
+from assay.sandbox.choose import BackendName
+from assay.search.strategy import strategy_names
+from assay.storage.outbox import Topic
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+IMPORT = re.compile(r"^\s*(?:from|import) (?:assay|services)\.(\w+)", re.MULTILINE)
+PATH = re.compile(r"[\w.*-]+(/[\w.*-]+)*/?")
+
+
+@cache
+def text(path: str) -> str:
+    return (ROOT / path).read_text()
+
+
+def spans() -> Iterator[tuple[str, list[str]]]:
+    """Each path on the page, with the names that are said to be in it."""
+    prose = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
+    top = {path.name for path in ROOT.iterdir()}
+    for span in re.findall(r"`([^`\n]+)`", prose):
+        path, _, names = span.partition(": ")
+        if PATH.fullmatch(path) and path.split("/")[0] in top:
+            yield path, [name.strip() for name in names.split(",") if name]
+
+
+@cache
+def defined(path: str) -> set[str]:
+    """What a module defines, methods included."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text(path))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def test_the_page_is_found_to_name_what_it_names() -> None:
+    found = dict(spans())
+    assert len(found) > 60
+    assert found["services/worker/attempt.py"] == ["run_attempt"]
+    assert "environments/*/environment.toml" in found
+
+
+def test_every_path_is_there() -> None:
+    assert sorted({path for path, _ in spans() if not any(ROOT.glob(path))}) == []
+
+
+def test_every_name_is_in_its_file() -> None:
+    named = [(path, name) for path, names in spans() for name in names]
+    missing = {f"{path}: {name}" for path, name in named if name not in defined(path)}
+    assert sorted(missing) == []
+
+
+def imported(folder: str) -> set[str]:
+    """The parts of this project that a folder imports, other than itself."""
+    found: set[str] = set()
+    for path in (ROOT / folder).rglob("*.py"):
+        found |= set(IMPORT.findall(path.read_text()))
+    return found - {folder.rpartition("/")[2]}
+
+
+def table_of_folders() -> dict[str, set[str]]:
+    """What each folder imports, as the page has it."""
+    rows = re.findall(r"^\| `(\S+)` \| [^|]+ \| ([^|]+) \|$", PAGE.split("## Folders")[1], re.M)
+    return {
+        folder: set() if names == "nothing" else set(names.split(", ")) for folder, names in rows
+    }
+
+
+def test_every_folder_is_in_the_table() -> None:
+    parts = [*(ROOT / "src" / "assay").iterdir(), *(ROOT / "services").iterdir()]
+    folders = {p.relative_to(ROOT).as_posix() for p in parts if (p / "__init__.py").exists()}
+    assert set(table_of_folders()) == folders
+
+
+def test_a_folder_imports_what_the_table_says() -> None:
+    table = table_of_folders()
+    assert {folder: imported(folder) for folder in table} == table
+
+
+def test_a_provider_is_known_everywhere() -> None:
+    extra = tomllib.loads(text("pyproject.toml"))["project"]["optional-dependencies"]["llm"]
+    places = (
+        "src/assay/cli/doctor.py",
+        "deploy/docker-compose.yaml",
+        "deploy/.env.example",
+        "docs/cli.md",
+        "docs/operations.md",
+    )
+    for provider in set(Provider) - {Provider.OFFLINE}:
+        module = f"src/assay/llm/{provider}.py"
+        assert re.search(rf"Provider\.{provider.name}: \"\w+\"", text("src/assay/llm/factory.py"))
+        assert any(name.startswith(f"{provider}:") for name in price_table().models)
+        assert any(requirement.startswith(str(provider)) for requirement in extra)
+        key = re.search(r'^KEY = "(\w+)"$', text(module), re.MULTILINE)
+        assert key is not None
+        assert [path for path in places if key[1] not in text(path)] == []
+
+
+def test_a_strategy_is_known_everywhere() -> None:
+    for strategy in strategy_names():
+        assert re.search(rf"\b{strategy}\b", text("docs/search.md"))
+        assert re.search(rf"\b{strategy}\b", text("src/assay/cli/search.py"))
+
+
+def test_a_sandbox_is_known_everywhere() -> None:
+    for backend in get_args(BackendName):
+        assert text("src/assay/sandbox/choose.py").count(f'"{backend}"') > 1  # the type is one
+        assert re.search(rf"\b{backend}\b", text("docs/security.md"), re.IGNORECASE)
+        assert re.search(rf"--sandbox [a-z|]*\b{backend}\b", text("docs/cli.md"))
+
+
+def test_an_environment_is_whole() -> None:
+    needed = "evaluator/evaluate.py", "prepare.py", "baseline.json", "README.md", "codebase/*"
+    for manifest in sorted((ROOT / "environments").glob("*/environment.toml")):
+        folder = manifest.parent
+        assert [name for name in needed if not any(folder.glob(name))] == [], folder.name
+
+
+def metrics() -> list[str]:
+    """The names of Prometheus metrics in the source, as it gives them."""
+    sources = ("src/assay/telemetry/counts.py", "services/implementer/metrics.py")
+    names = {
+        node.value
+        for path in sources
+        for node in ast.walk(ast.parse(text(path)))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if re.fullmatch(r"assay_[a-z_]+", node.value)
+    }
+    return sorted(names)
+
+
+def test_metrics_are_found() -> None:
+    assert {"assay_queue_measurements", "assay_http_requests", "assay_workers"} <= set(metrics())
+
+
+def test_a_metric_is_documented() -> None:
+    """Counters are read with `_total` at their end; of an f-string only the beginning is known."""
+    endings = {name: ".*`" if name.endswith("_") else "(_total)?`" for name in metrics()}
+    page = text("docs/operations.md")
+    assert [name for name, end in endings.items() if not re.search(f"`{name}{end}", page)] == []
+
+
+@pytest.mark.parametrize("topic", list(Topic))
+def test_a_message_has_receivers(topic: Topic) -> None:
+    """One in the embedded service, and one among the servers: all but a worker's doorbell name
+    the topic."""
+    assert f"Topic.{topic.name}:" in text("services/local/service.py")
+    receivers = "services/implementer/worker.py", "services/scheduler/cli.py"
+    by_name = any(f"(Topic.{topic.name}," in text(path) for path in receivers)
+    assert by_name or f'queue_name("{topic.value}"' in text("services/worker/cli.py")
+    assert queue_name(topic.value, "x").startswith(f"assay.{topic.value}")
