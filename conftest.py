@@ -30,6 +30,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _require_bubblewrap(request: pytest.FixtureRequest) -> None:
-    """Tests marked `bubblewrap` need it; in CI, where it must be installed, they fail without it."""
+    """Require bubblewrap for tests marked so; in CI they fail without it."""
     if request.node.get_closest_marker("bubblewrap") is not None:
         require_bubblewrap()

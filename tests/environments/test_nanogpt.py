@@ -18,6 +18,8 @@ from assay.evaluation.checkpoints import Checkpoint
 from assay.sandbox import Limits, SandboxSettings
 from tests.environments.conftest import Bundled, Trained, TrainMany
 
+pytestmark = pytest.mark.slow
+
 STEP = 16 * 64  # tokens
 SPLITS = ("train", "search", "sealed")
 

@@ -20,10 +20,10 @@ import pytest
 from tests.support.service import ServiceProcess, toy_batch, toy_ideas
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[ServiceProcess]:
-    """A running service on a fresh folder, without isolation so that it starts anywhere."""
-    process = ServiceProcess(tmp_path / "data", sandbox="subprocess")
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """A running service, with the best sandbox that works here; it must stop cleanly."""
+    process = ServiceProcess(tmp_path_factory.mktemp("service") / "data")
     process.start()
     yield process
     assert process.stop() == 0
@@ -83,7 +83,7 @@ def test_a_batch_goes_from_ideas_to_results_with_curl_alone(service: ServiceProc
     result = json.loads(call(f"/v1/experiments/{experiment['id']}/result"))
     assert result["metric"] == experiment["metric"]
     provenance = result["measurements"][0]["provenance"]
-    assert provenance["isolated"] is False
+    assert provenance["isolated"] is service.ready["isolated"]
     assert provenance["codebase"] == experiment["codebase"]
     names = zipfile.ZipFile(io.BytesIO(fetch(result["artifacts"][0]["url"]))).namelist()
     assert any(name.endswith("answer.json") for name in names), names
@@ -98,6 +98,7 @@ def test_a_second_process_on_the_same_folder_refuses_to_start(service: ServicePr
     assert second.stdout == ""
 
 
+@pytest.mark.slow
 def test_a_taken_port_is_said_to_be_taken(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -116,6 +117,7 @@ def test_other_machines_are_let_in_only_with_a_key(tmp_path: Path) -> None:
     assert "ASSAY_IMPLEMENTER_API_KEYS" in refused.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -130,6 +132,7 @@ def test_bad_flags_are_named(tmp_path: Path, flags: tuple[str, ...], words: str)
     assert words in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_data_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused = serve("--data-dir", str(tmp_path / "file" / "data"), "--port", "0")
@@ -137,6 +140,7 @@ def test_a_data_folder_that_cannot_be_made(tmp_path: Path) -> None:
     assert "file" in refused.stderr
 
 
+@pytest.mark.slow
 def test_work_that_is_stopped_half_way_is_finished_by_the_next_process(tmp_path: Path) -> None:
     process = ServiceProcess(tmp_path / "data", sandbox="subprocess")
     process.start()
@@ -151,18 +155,19 @@ def test_work_that_is_stopped_half_way_is_finished_by_the_next_process(tmp_path:
 
 
 @pytest.mark.bubblewrap
-def test_the_sandbox_is_bubblewrap_where_it_works(tmp_path: Path) -> None:
-    process = ServiceProcess(tmp_path / "data")
-    ready = process.start()
-    assert process.stop() == 0
-    assert ready["sandbox"] == "bubblewrap", ready["sandbox_reason"]
-    assert ready["isolated"] is True
+def test_the_sandbox_is_bubblewrap_where_it_works(service: ServiceProcess) -> None:
+    assert service.ready["sandbox"] == "bubblewrap", service.ready["sandbox_reason"]
+    assert service.ready["isolated"] is True
 
 
-def test_a_stopped_service_leaves_a_whole_database(service: ServiceProcess) -> None:
+@pytest.mark.slow
+def test_a_stopped_service_leaves_a_whole_database(tmp_path: Path) -> None:
+    service = ServiceProcess(tmp_path / "data", sandbox="subprocess")
+    service.start()
     os.kill(service.pid, signal.SIGTERM)
     assert service.stop() == 0
     connection = sqlite3.connect(service.data_dir / "assay.db")
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
     service.start()
+    assert service.stop() == 0

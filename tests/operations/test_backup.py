@@ -27,6 +27,8 @@ from tests.support.databases import POSTGRES
 from tests.support.needs import missing
 from tests.support.service import running, toy_batch, toy_ideas
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 MANY = 16
 

@@ -25,6 +25,8 @@ from tests.support.ports import free_port
 from tests.support.stack import Part
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 SECRET = "a-password-of-mine"
 GOOD = {
     "ASSAY_SERVER_DATABASE_URL": f"postgresql://me:{SECRET}@127.0.0.1:1/nothing",

@@ -14,6 +14,8 @@ from assay.sandbox import Mount, open_volume
 from services.worker.folders import remove_tree
 from tests.attacks.arena import MIB, Arena, host_processes
 
+pytestmark = pytest.mark.slow
+
 FORKS = """
 def forks(count):
     started = []

@@ -15,6 +15,8 @@ from assay.sandbox import Mount, choose_sandbox
 from tests.attacks.arena import Arena, eventually_gone, host_processes
 from tests.attacks.conftest import ENGINE
 
+pytestmark = pytest.mark.slow
+
 STUBBORN = """
 import signal
 for number in range(1, 65):

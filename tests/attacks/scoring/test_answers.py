@@ -11,6 +11,8 @@ from assay.evaluation import EvaluationOutcome
 from tests.attacks.scoring.arena import Arena, Tree, edited, peeking, verdict
 from tests.attacks.scoring.conftest import Honest
 
+pytestmark = pytest.mark.slow
+
 LATER = "    if not tokens.any():\n        return logits\n"
 """The warm-up is answered well: what happens then happens with held-out text in the room."""
 

@@ -23,6 +23,8 @@ from tests.attacks.scoring.arena import (
 )
 from tests.attacks.scoring.conftest import ROUNDING, Honest, Windows
 
+pytestmark = pytest.mark.slow
+
 START = "def main(flags):\n    config, ranks, clock, data = prepare(flags)\n"
 END = "    ranks.leave()\n"
 IMPORT = "import model\nfrom data import Data\n"

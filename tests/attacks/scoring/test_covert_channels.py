@@ -7,6 +7,8 @@ import pytest
 from tests.attacks.scoring.arena import Arena, edited, peeking, verdict
 from tests.attacks.scoring.conftest import Honest, Windows
 
+pytestmark = pytest.mark.slow
+
 SHELF = '''
 import glob
 import sys

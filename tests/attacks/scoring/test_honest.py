@@ -11,6 +11,8 @@ from tests.attacks.scoring.arena import Arena, Outcome, Tree, edited, unpack_art
 from tests.attacks.scoring.conftest import Honest
 from tests.attacks.scoring.truth import losses
 
+pytestmark = pytest.mark.slow
+
 HALVES = "        y = attend(q, k, v, self.kernel)  # (B, H, T, D)\n"
 EMBEDDING = "        x = self.embedding(tokens)  # (B, T, C)\n"
 TABLE = "        self.embedding = nn.Embedding(rows, config.n_embd)\n"

@@ -10,6 +10,8 @@ from assay.evaluation import EvaluationOutcome
 from tests.attacks.scoring.arena import Arena, Edits, Outcome, edited, peeking, verdict
 from tests.attacks.scoring.conftest import Honest
 
+pytestmark = pytest.mark.slow
+
 MASK = '    mask = torch.full((T, S), float("-inf"), device=q.device).triu(diagonal=S - T + 1)\n'
 EMBEDDING = "        x = self.embedding(tokens)  # (B, T, C)\n"
 NORM = "        x = self.norm(x)\n        if cache is not None:\n"

@@ -15,6 +15,8 @@ from assay.patching import guard
 from tests.attacks.scoring.arena import Arena, Outcome, Tree, edited, peeking
 from tests.attacks.scoring.conftest import ROUNDING, Honest
 
+pytestmark = pytest.mark.slow
+
 WALKS = """
 import gc
 import re

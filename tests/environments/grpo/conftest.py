@@ -41,9 +41,16 @@ def code() -> Iterator[Any]:
             file = getattr(sys.modules[name], "__file__", None)
             if file and Path(file).parent == CODEBASE:
                 del sys.modules[name]
+    made: list[Any] = []
+
+    def verifier() -> Any:
+        made.append(modules["verifier"].Verifier())
+        return made[-1]
+
+    modules["rewards"].Verifier = verifier
     yield SimpleNamespace(**modules)
-    if modules["rewards"]._verifier is not None:
-        modules["rewards"]._verifier.close()
+    for each in made:
+        each.close()
 
 
 @pytest.fixture(scope="session")

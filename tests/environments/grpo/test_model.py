@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def transformers() -> Any:

@@ -17,6 +17,8 @@ from tests.environments.grpo.conftest import variables
 from tests.environments.grpo.paper_ideas import IDEAS
 from tests.environments.grpo.test_training import evaluate
 
+pytestmark = pytest.mark.slow
+
 PAPER = Path(__file__).with_name("paper")
 # In the third step what earlier ones remember (buffers, running means) has an effect.
 FLAGS = ("--steps", "3", "--checkpoints", "1", "--prompts_per_step", "16", "--batch_size", "32")

@@ -26,6 +26,8 @@ from assay.sandbox import Limits, SandboxSettings
 from tests.environments.grpo.conftest import ENVIRONMENT
 from tests.support.measuring import Bench
 
+pytestmark = pytest.mark.slow
+
 NAME = "Qwen2.5-Math-1.5B"
 SMALL = (
     "--steps 2 --prompts_per_step 2 --group_size 2 --batch_size 4 --microbatch_size 2 "

@@ -21,6 +21,8 @@ from assay.sandbox import Limits, SandboxSettings
 from tests.environments.conftest import Bundled
 from tests.environments.grpo.conftest import CODEBASE, Done, Train, variables
 
+pytestmark = pytest.mark.slow
+
 
 def evaluate(
     grpo: Bundled, data: Path, out: Path, codebase: Path = CODEBASE, **config: object

@@ -13,6 +13,8 @@ from tests.environments.conftest import Bundled, Trained, TrainMany, Tree
 from tests.environments.nanogpt.paper_ideas import IDEAS
 from tests.environments.test_nanogpt import STEP, evaluate
 
+pytestmark = pytest.mark.slow
+
 PAPER = Path(__file__).with_name("paper")
 # The whole schedule in 12 steps: warm-up, plateau and both phases have some.
 STEPS, FLAGS = 12, ("--warmup_steps", "3")

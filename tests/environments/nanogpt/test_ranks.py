@@ -17,6 +17,8 @@ import torch
 
 from tests.environments.nanogpt.conftest import CODEBASE, WriteShards, shard
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {
     "precision": "fp32",
     "n_layer": 2,
