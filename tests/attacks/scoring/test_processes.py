@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.evaluation import EvaluationOutcome
+from assay.evaluation import EvaluationOutcome, InvalidCode
 from assay.patching import guard
 from tests.attacks.scoring.arena import Arena, Outcome, Tree, edited, peeking
 from tests.attacks.scoring.conftest import ROUNDING, Honest
@@ -114,9 +114,14 @@ def test_nothing_is_found_beside_the_question(
     asked: Callable[[str], EvaluationOutcome], honest: Honest, name: str
 ) -> None:
     outcome = asked(name)
+    assert outcome.seconds < 80
+    if name == "walks" and outcome.failure is not None:
+        # Whatever follows the prefix in freed memory may be taken for the label. It is wrong, and
+        # the other instance does not find the same.
+        assert outcome.failure.code == InvalidCode.INCONSISTENT, outcome
+        return
     assert outcome.metrics is not None, outcome
     assert outcome.metrics["val_loss"] == pytest.approx(honest.loss, abs=ROUNDING)
-    assert outcome.seconds < 80
 
 
 TRAIN = """
