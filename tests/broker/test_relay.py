@@ -61,16 +61,16 @@ def test_messages_are_sent_once_each_and_deleted(db: Database) -> None:
     assert waiting(db) == 0
 
 
-def test_several_relays_at_once_send_everything_and_repeat_nothing(
-    postgres: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Relay, "BUNCH", 2)  # so that each takes many turns
+def test_several_relays_at_once_send_everything_and_repeat_nothing(postgres: Database) -> None:
+    class SmallBunches(Relay):
+        BUNCH = 2  # so that each takes many turns
+
     keys = [f"k{n}" for n in range(400)]
     write(postgres, *keys)
     recorder, barrier = Recorder(), threading.Barrier(4)
 
     def run() -> None:
-        relay = Relay(postgres, recorder)
+        relay = SmallBunches(postgres, recorder)
         barrier.wait()
         while relay.deliver():
             pass

@@ -23,7 +23,7 @@ from assay.llm.interface import ModelError
 from assay.patching import RefusalCode
 from assay.sandbox import Exit
 from assay.sandbox.interface import Reason
-from assay.storage.database import _FAULTS
+from assay.storage.database import FAULTS
 from assay.storage.settings import ServerSettings
 from assay.telemetry import LogSettings
 from services.implementer.asking import code_of
@@ -212,7 +212,7 @@ def error_codes() -> dict[str, str]:
         ended = training_failure(Exit(reason, 1, 1.0, 1.0, None), b"", wall=1.0)
         assert ended is not None
         found.setdefault(ended.code, "services.worker.failures")
-    for _, code, _ in _FAULTS:
+    for _, code, _ in FAULTS:
         found.setdefault(code, "assay.storage.database")
     return found
 

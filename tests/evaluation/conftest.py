@@ -45,6 +45,9 @@ def send(data):
     out.write(data)
     out.flush()
 
+def note_sent():
+    open("sent", "w").close()
+
 ok = np.zeros((2, 3), np.float32)
 """
 
@@ -62,7 +65,10 @@ def start_predictor(tmp_path: Path) -> StartPredictor:
         path = tmp_path / "predictor.py"
         path.write_text(PREAMBLE + textwrap.dedent(script))
         process = subprocess.Popen(
-            [sys.executable, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, str(path)],
+            cwd=tmp_path,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         assert process.stdin is not None
         assert process.stdout is not None

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from assay.evaluation import Evaluation, EvaluationRequest, InvalidAnswer, InvalidCode
-from assay.evaluation.grading import GraderError, Grades, _decoys, _sum_up
+from assay.evaluation.decoys import assign_decoys
+from assay.evaluation.grading import GraderError, Grades, sum_up
 from assay.evaluation.grading import grade as grade_with
 from assay.sandbox import Limits, SandboxSettings
 
@@ -265,7 +266,9 @@ def same_letters(one: str, other: str) -> bool:
 
 def test_decoys_are_a_permutation_of_references_that_differ() -> None:
     references = [str(i % 7) for i in range(50)] + ["a", "b"]
-    differ = [_decoys(references, np.random.default_rng(s), lambda a, b: False) for s in range(5)]
+    differ = [
+        assign_decoys(references, np.random.default_rng(s), lambda a, b: False) for s in range(5)
+    ]
     for decoys in differ:
         assert all(d is not None and references[d] != references[i] for i, d in enumerate(decoys))
         assert sorted(d for d in decoys if d is not None) == list(range(52))
@@ -279,10 +282,12 @@ def test_decoys_are_a_permutation_of_references_that_differ() -> None:
         for b, j in zip(halves, kinds, strict=True)
         if i == j
     }
-    decoys = _decoys(halves, np.random.default_rng(0), lambda a, b: frozenset((a, b)) in same)
+    decoys = assign_decoys(
+        halves, np.random.default_rng(0), lambda a, b: frozenset((a, b)) in same
+    )
     assert decoys.count(None) == 1
     assert all(d is None or kinds[d] != kinds[i] for i, d in enumerate(decoys))
-    assert _decoys(["x"] * 4, np.random.default_rng(0), lambda a, b: True) == [None] * 4
+    assert assign_decoys(["x"] * 4, np.random.default_rng(0), lambda a, b: True) == [None] * 4
 
 
 def test_a_decoy_says_as_much_about_its_question_as_the_reference_does() -> None:
@@ -291,7 +296,7 @@ def test_a_decoy_says_as_much_about_its_question_as_the_reference_does() -> None
     references = [str(i) for i in range(4)]
     seen: dict[tuple[int | None, ...], int] = {}
     for seed in range(3000):
-        found = tuple(_decoys(references, np.random.default_rng(seed), lambda a, b: False))
+        found = tuple(assign_decoys(references, np.random.default_rng(seed), lambda a, b: False))
         seen[found] = seen.get(found, 0) + 1
     for decoys, times in seen.items():
         inverse = tuple(decoys.index(i) for i in range(4))
@@ -309,7 +314,7 @@ def test_with_few_values_too_either_exchange_is_as_likely_wherever_a_question_st
     ):
         times = np.zeros((len(references), len(references)))
         for seed in range(runs):
-            for i, j in enumerate(_decoys(references, np.random.default_rng(seed), alike)):
+            for i, j in enumerate(assign_decoys(references, np.random.default_rng(seed), alike)):
                 times[i, i if j is None else j] += 1
         assert np.abs(times - times.T).max() < 5 * np.sqrt(runs / 2)
         for i, one in enumerate(references):
@@ -341,7 +346,7 @@ def test_all_have_a_decoy_unless_more_than_half_are_the_same(
     references: list[str], alike: Callable[[str, str], bool], without: int
 ) -> None:
     for seed in range(5):
-        decoys = _decoys(references, np.random.default_rng(seed), alike)
+        decoys = assign_decoys(references, np.random.default_rng(seed), alike)
         pairs = [(i, d) for i, d in enumerate(decoys) if d is not None]
         assert len(pairs) == len(references) - without
         assert sorted(d for _, d in pairs) == [i for i, _ in pairs]
@@ -352,7 +357,7 @@ def test_all_have_a_decoy_unless_more_than_half_are_the_same(
 
 def test_decoys_look_similar_where_many_references_differ() -> None:
     references = [str(i) for i in range(1000)]
-    decoys = _decoys(references, np.random.default_rng(0), never)
+    decoys = assign_decoys(references, np.random.default_rng(0), never)
     assert np.mean([abs(i - d) < 2 * 16 for i, d in enumerate(decoys) if d is not None]) > 0.99
 
 
@@ -364,7 +369,7 @@ def test_a_grader_that_finds_everything_alike_is_not_asked_about_all_pairs() -> 
         return True
 
     references = [str(i) for i in range(1000)]
-    decoys = _decoys(references, np.random.default_rng(0), always)
+    decoys = assign_decoys(references, np.random.default_rng(0), always)
     assert decoys == [None] * 1000
     assert len(asked) < 10_000
 
@@ -372,7 +377,7 @@ def test_a_grader_that_finds_everything_alike_is_not_asked_about_all_pairs() -> 
 @pytest.mark.parametrize("claims", [{"yes": 1.0, "no": 0.0}, {"yes": 0.2, "no": 0.7}])
 def test_what_goes_by_the_text_alone_gains_nothing(claims: dict[str, float]) -> None:
     references = ["yes"] * 51 + ["no"] * 49
-    decoys = _decoys(references, np.random.default_rng(0), never)
+    decoys = assign_decoys(references, np.random.default_rng(0), never)
     assert decoys.count(None) == 2
     gain = sum(
         claims[references[i]] - claims[references[d]]
@@ -384,14 +389,14 @@ def test_what_goes_by_the_text_alone_gains_nothing(claims: dict[str, float]) -> 
 
 def test_marks_without_a_decoy_do_not_count() -> None:
     references = ["yes"] * 51 + ["no"] * 49
-    decoys = _decoys(references, np.random.default_rng(0), never)
+    decoys = assign_decoys(references, np.random.default_rng(0), never)
     without = [None if d is None else 0.0 for d in decoys]
     # Right answers lose nothing by the two that have none, ...
-    found = _sum_up(references, decoys, [1.0] * 100, without)
+    found = sum_up(references, decoys, [1.0] * 100, without)
     assert (found.mean, found.without_decoy, sum(found.marks)) == (1.0, 2, 98.0)
     # ... and wrong ones gain nothing.
     real = [1.0 if d is None else 0.0 for d in decoys]
-    assert _sum_up(references, decoys, real, without).mean == 0.0
+    assert sum_up(references, decoys, real, without).mean == 0.0
 
 
 YES_NO = """

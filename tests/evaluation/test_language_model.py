@@ -19,7 +19,7 @@ from assay.evaluation.language_model import (
     LanguageModelScore,
     Mode,
     Tolerances,
-    _draw,
+    draw_positions,
     score_language_model,
 )
 from assay.evaluation.passes import token_losses
@@ -394,13 +394,13 @@ def test_positions_are_drawn_evenly() -> None:
     rng = np.random.default_rng(0)
     counts = np.zeros(6 * 5)
     for _ in range(4000):
-        drawn = _draw(rng, 6, 5, 8)
+        drawn = draw_positions(rng, 6, 5, 8)
         assert len(set(drawn.tolist())) == 8
         assert set(np.bincount(drawn // 5, minlength=6)) <= {1, 2}
         counts[drawn] += 1
     assert np.abs(counts / 4000 - 8 / 30).max() < 0.03
-    assert len(_draw(rng, 6, 5, 30)) == 30
-    assert len(_draw(rng, 6, 5, 0)) == 0
+    assert len(draw_positions(rng, 6, 5, 30)) == 30
+    assert len(draw_positions(rng, 6, 5, 0)) == 0
 
 
 def test_one_instance_for_both_passes_would_be_fooled_and_two_are_not(

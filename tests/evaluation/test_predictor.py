@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import select
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,10 +16,12 @@ EXPECT = {"y": ("float32", (2, 3))}
 X = {"x": np.arange(4, dtype=np.int32)}
 
 
-def wait_for_bytes(predictor: Predictor) -> None:
-    """Until the script, which takes its time to start, has written something."""
-    ready, _, _ = select.select([predictor._channel._in], [], [], 20)
-    assert ready
+def wait_until_sent(folder: Path) -> None:
+    """Until the script, which takes its time to start, has noted that it wrote its answer."""
+    deadline = time.monotonic() + 20
+    while not (folder / "sent").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def ask(predictor: Predictor) -> np.ndarray:
@@ -53,7 +55,7 @@ def test_questions_larger_than_a_pipe_pass(start_predictor: StartPredictor) -> N
 @pytest.mark.parametrize(
     ("script", "code"),
     [
-        ("send(frame(1, ok)); time.sleep(30)", InvalidCode.EARLY_ANSWER),
+        ("send(frame(1, ok)); note_sent(); time.sleep(30)", InvalidCode.EARLY_ANSWER),
         ("read(); send(frame(1, ok) + b'x'); time.sleep(30)", InvalidCode.MALFORMED_FRAME),
         ("read(); send(frame(1, ok) * 2); time.sleep(30)", InvalidCode.MALFORMED_FRAME),
         ("read(); send(b'val_loss: 0.0001\\n' * 9); time.sleep(30)", InvalidCode.MALFORMED_FRAME),
@@ -75,11 +77,11 @@ def test_questions_larger_than_a_pipe_pass(start_predictor: StartPredictor) -> N
     ],
 )
 def test_a_broken_answer_has_a_name(
-    start_predictor: StartPredictor, script: str, code: InvalidCode
+    start_predictor: StartPredictor, tmp_path: Path, script: str, code: InvalidCode
 ) -> None:
     with start_predictor(script) as predictor:
         if code is InvalidCode.EARLY_ANSWER:
-            wait_for_bytes(predictor)
+            wait_until_sent(tmp_path)
         with pytest.raises(InvalidAnswer) as refused:
             ask(predictor)
         assert refused.value.code is code
@@ -88,14 +90,14 @@ def test_a_broken_answer_has_a_name(
 
 
 def test_an_answer_in_advance_to_the_next_question_is_early(
-    start_predictor: StartPredictor,
+    start_predictor: StartPredictor, tmp_path: Path
 ) -> None:
     script = """
-    read(); send(frame(1, ok)); time.sleep(0.5); send(frame(2, ok)); time.sleep(30)
+    read(); send(frame(1, ok)); time.sleep(0.5); send(frame(2, ok)); note_sent(); time.sleep(30)
     """
     with start_predictor(script) as predictor:
         ask(predictor)
-        wait_for_bytes(predictor)
+        wait_until_sent(tmp_path)
         with pytest.raises(InvalidAnswer) as refused:
             ask(predictor)
     assert refused.value.code is InvalidCode.EARLY_ANSWER

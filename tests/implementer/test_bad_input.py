@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from assay.contracts.caps import OwnerSpending
 from assay.storage import schema
-from assay.storage.objects import LocalStore
+from assay.storage.objects import LocalStore, disk_faults
 from services.implementer.app import create_app
 from services.implementer.context import Context
 from tests.implementer.conftest import batch
@@ -272,9 +272,7 @@ class FullStore(LocalStore):
     """A store on a disk that really has no space left: every write gets ENOSPC."""
 
     def check(self) -> None:
-        from assay.storage.objects import _faults
-
-        with _faults(self.folder), self.folder.open("wb", buffering=0) as file:
+        with disk_faults(self.folder), self.folder.open("wb", buffering=0) as file:
             file.write(b"x")
 
 

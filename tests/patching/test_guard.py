@@ -47,14 +47,17 @@ def test_names_that_lead_out_are_refused(name: str) -> None:
     assert refusal(BASELINE | {name: "x"}) is RefusalCode.BAD_PATH
 
 
-def test_sizes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "MAX_GROWTH_BYTES", 100)
-    longer = BASELINE["train.py"] + "e" * 100
+def test_sizes_are_limited() -> None:
+    longer = BASELINE["train.py"] + "e" * guard.MAX_GROWTH_BYTES
     check_codebase(BASELINE | {"train.py": longer}, BASELINE, PROTECTED)
     assert refusal(BASELINE | {"train.py": longer + "e"}) is RefusalCode.TOO_LARGE
-    assert refusal(BASELINE | {"new.py": "é" * 51}) is RefusalCode.TOO_LARGE
-    monkeypatch.setattr(guard, "MAX_FILES", 3)
-    assert refusal(BASELINE | {"more.py": ""}) is RefusalCode.TOO_LARGE
+    assert (
+        refusal(BASELINE | {"new.py": "é" * (guard.MAX_GROWTH_BYTES // 2 + 1)})
+        is RefusalCode.TOO_LARGE
+    )
+    most = BASELINE | {f"{n}.py": "" for n in range(guard.MAX_FILES - len(BASELINE))}
+    check_codebase(most, BASELINE, PROTECTED)
+    assert refusal(most | {"more.py": ""}) is RefusalCode.TOO_LARGE
 
 
 @pytest.mark.parametrize(

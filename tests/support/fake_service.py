@@ -402,7 +402,8 @@ class FakeService:
         """The only environment."""
         return {
             "id": self.environment_id, "name": "fake", "title": "Fake",
-            "problem": "Lower the loss.", "metric": "loss", "unit": "nats", "direction": "minimize", "reward": "reciprocal",
+            "problem": "Lower the loss.", "metric": "loss", "unit": "nats",
+            "direction": "minimize", "reward": "reciprocal",
             "protected": ["predict.py"], "codebase": "0" * 64, "knobs": KNOBS, "recipes": RECIPES,
             "profiles": [{"name": "tiny", "description": "small", "cpus": 1, "gpus": 0,
                           "memory_gb": 1.0, "budget": {"seconds": 5, "tokens": None}}],

@@ -222,7 +222,7 @@ class Evaluation:
         """
         from assay.evaluation.language_model import score_language_model
 
-        rng = self._artifact_rng(f"language model {checkpoint or ''}")
+        rng = self.artifact_rng(f"language model {checkpoint or ''}")
         return score_language_model(
             lambda: self.predictor(checkpoint), windows, vocab_size, rng, mode=mode, sealed=sealed
         )
@@ -239,7 +239,7 @@ class Evaluation:
         """The predictor's completions of `questions`, None for missing ones; see `questions`."""
         from assay.evaluation.questions import ask_questions
 
-        rng = self._artifact_rng(f"questions {checkpoint or ''}")
+        rng = self.artifact_rng(f"questions {checkpoint or ''}")
         return ask_questions(
             lambda: self.predictor(checkpoint),
             questions,
@@ -280,7 +280,7 @@ class Evaluation:
             lambda: open_grader(settings, self.predictor_cpu_seconds),
             answers,
             references,
-            self._artifact_rng("grading"),
+            self.artifact_rng("grading"),
         )
 
     def _visible(self, checkpoint: str | None) -> Path:
@@ -303,8 +303,10 @@ class Evaluation:
         that nobody can know who does not know all of these; the codebase does know the seed."""
         return _generator(self._secret())
 
-    def _artifact_rng(self, purpose: str) -> np.random.Generator:
-        """As `secret_rng`, but other numbers for another codebase or artifact.
+    def artifact_rng(self, purpose: str) -> np.random.Generator:
+        """Return numbers as secret as those of `secret_rng`, which differ between artifacts.
+
+        Another codebase, another artifact or another `purpose` gets other numbers.
 
         With the same numbers for every idea, each evaluation would tell the next idea something
         about them: which of two halves of the positions is never sampled, say.

@@ -119,8 +119,8 @@ def score_language_model(
     size = min(SAMPLE[mode] if sealed is None else sealed, count * length)
     if size < 2:
         raise ValueError("at least two positions must be sealed")
-    sample = _draw(rng, count, length, size)
-    audit = _draw(rng, count, length, min(AUDITED, count))
+    sample = draw_positions(rng, count, length, size)
+    audit = draw_positions(rng, count, length, min(AUDITED, count))
     # The audited positions hide among the sampled ones; one that is in both is asked once.
     asked, where = np.unique(np.concatenate([sample, audit]), return_inverse=True)
     with open_predictor() as predictor:
@@ -144,9 +144,11 @@ def _checked(windows: Array, vocab_size: int) -> npt.NDArray[np.int32]:
     return windows.astype(np.int32)
 
 
-def _draw(rng: np.random.Generator, count: int, length: int, size: int) -> Ints:
-    """`size` different positions, as window · T + t - 1, every one equally likely, and spread
-    over the windows as evenly as it goes."""
+def draw_positions(rng: np.random.Generator, count: int, length: int, size: int) -> Ints:
+    """Return `size` different positions, as window · T + t - 1.
+
+    Every one is equally likely, and they are spread over the windows as evenly as possible.
+    """
     each = np.full(count, size // count)
     each[rng.permutation(count)[: size % count]] += 1
     drawn = [

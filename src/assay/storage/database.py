@@ -170,7 +170,7 @@ def _faults() -> Iterator[None]:
         yield
     except OperationalError as error:
         text = str(error.orig)
-        for sign, code, remedy in _FAULTS:
+        for sign, code, remedy in FAULTS:
             if sign in text:
                 raise Unavailable(remedy.format(text), code=code) from error
         if isinstance(error.orig, sqlite3.OperationalError):
@@ -208,7 +208,7 @@ def _state_of_postgres(error: BaseException | None) -> Unavailable | None:
 
 
 #: What a driver's message says, the code of the error, and what to do.
-_FAULTS = (
+FAULTS = (
     ("disk is full", "disk_full", "the disk of the database is full; free space and try again"),
     ("No space left", "disk_full", "the disk of the database is full; free space and try again"),
     (

@@ -142,7 +142,7 @@ class LocalStore:
     @contextmanager
     def upload(self, key: str) -> Iterator[Upload]:
         path = self._path(key)
-        with _faults(self.folder):
+        with disk_faults(self.folder):
             path.parent.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_UNFINISHED)
         try:
@@ -194,11 +194,11 @@ class LocalStore:
                 yield Listed(path.relative_to(self.folder).as_posix(), stat.st_size, modified)
 
     def remove(self, key: str) -> None:
-        with _faults(self.folder):
+        with disk_faults(self.folder):
             self._path(key).unlink(missing_ok=True)
 
     def check(self) -> None:
-        with _faults(self.folder):
+        with disk_faults(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=self.folder, prefix=".check-") as file:
                 file.write(b"x" * 4096)
@@ -225,11 +225,11 @@ class _LocalUpload:
         self._folder, self._file, self._temporary, self._path = folder, file, temporary, path
 
     def write(self, data: bytes) -> None:
-        with _faults(self._folder):
+        with disk_faults(self._folder):
             self._file.write(data)
 
     def commit(self) -> bool:
-        with _faults(self._folder):
+        with disk_faults(self._folder):
             self._file.flush()
             os.fsync(self._file.fileno())
             try:
@@ -240,7 +240,8 @@ class _LocalUpload:
 
 
 @contextmanager
-def _faults(folder: Path) -> Iterator[None]:
+def disk_faults(folder: Path) -> Iterator[None]:
+    """Turn what a disk refuses, because it is full or read-only, into `Unavailable`."""
     try:
         yield
     except OSError as error:
