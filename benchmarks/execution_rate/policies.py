@@ -127,7 +127,7 @@ def measure(policy: Policy, cases: Sequence[Case], folder: Path, *, sandbox: str
         environment = Environment.load(ROOT / "environments" / name)
         prepare_data(environment, PROFILE, folder / "cache")
     service = ServiceProcess(folder, sandbox=sandbox)
-    with author.serve(cases) as scripted:
+    with author.Author(cases) as scripted:
         ready = service.start()
         try:
             with service.client() as client:

@@ -1,19 +1,19 @@
 """The implementer in real time: its own processor time and memory, against a local server.
 
-The server streams OpenAI's chat completions; what a call takes is drawn as for the virtual clock
-and divided by `SCALE`. It runs in a process of its own, and so does the implementer.
+The server streams OpenAI's chat completions; the time of each call is drawn as for the virtual
+clock and divided by `SCALE`. It runs in a process of its own, and so does the implementer. It is
+asynchronous, since a thread for each of the calls under way would be slower than what it serves.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import multiprocessing
 import resource
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -25,10 +25,12 @@ from sqlalchemy import func, select
 from assay.storage import schema
 from benchmarks.implementer import pipeline
 from benchmarks.implementer.draws import FIRST_TOKEN, MEDIAN_S, Draws, answer_text, idea_number
+from tests.support.provider import openai
 
 SCALE = 100
 MODEL = "openai:gpt-5-mini"
 CHUNKS = 30
+_USAGE = {"prompt_tokens": 12_500, "completion_tokens": 1_500, "total_tokens": 14_000}
 
 
 @dataclass(frozen=True)
@@ -122,36 +124,24 @@ def _application(draws: Draws) -> Any:
         sample, asked[idea, revision] = asked[idea, revision], asked[idea, revision] + 1
         seconds, fault = draws.request(idea, sample, revision, 1)
         if fault == "refused":
-            limited = {"error": {"message": "slower", "type": "rate_limit", "code": None}}
-            return JSONResponse(limited, 429, {"retry-after": "0.01"})
+            slower = openai.error(429, "slower", retry_after="0.01")
+            return JSONResponse(slower.body, slower.status, slower.headers)
         text = answer_text(idea, good=draws.is_good(idea, sample, revision))
+        events = openai.completion(text, pieces=CHUNKS, usage=_USAGE).events or ()
         drops = fault == "dropped"
         return StreamingResponse(
-            _stream(text, seconds / SCALE, drops=drops), media_type="text/event-stream"
+            _stream(events, seconds / SCALE, drops=drops), media_type="text/event-stream"
         )
 
     return Starlette(routes=[Route("/v1/chat/completions", complete, methods=["POST"])])
 
 
-async def _stream(text: str, seconds: float, *, drops: bool) -> AsyncIterator[str]:
-    """A completion in chunks, over so many seconds; or its beginning."""
+async def _stream(events: Sequence[str], seconds: float, *, drops: bool) -> AsyncIterator[str]:
+    """Yield the events over so many seconds; with `drops`, about half of them."""
     first = min(seconds, MEDIAN_S * FIRST_TOKEN / SCALE)
     await asyncio.sleep(first)
-    size = -(-len(text) // CHUNKS)
-    for start in range(0, len(text), size):
-        yield _event({"content": text[start : start + size]})
-        if drops and start > len(text) / 2:
+    for number, event in enumerate(events):
+        yield event
+        if drops and number > len(events) / 2:
             raise ConnectionError("dropped on purpose")
-        await asyncio.sleep((seconds - first) / CHUNKS)
-    yield _event({}, finish="stop")
-    usage = {"prompt_tokens": 12_500, "completion_tokens": 1_500, "total_tokens": 14_000}
-    yield "data: " + json.dumps({**_HEAD, "choices": [], "usage": usage}) + "\n\n"
-    yield "data: [DONE]\n\n"
-
-
-_HEAD = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "gpt-5-mini"}
-
-
-def _event(delta: dict[str, str], finish: str | None = None) -> str:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    return "data: " + json.dumps({**_HEAD, "choices": [choice]}) + "\n\n"
+        await asyncio.sleep((seconds - first) / len(events))

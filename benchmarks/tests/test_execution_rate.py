@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
@@ -59,37 +58,31 @@ def test_being_told_that_something_is_wrong_helps_no_author(corpus: list[Case]) 
     assert [case.name for case in corpus if case.understands(said)] == []
 
 
-def conversation(case: Case, *feedback: str) -> list[dict[str, str]]:
-    messages = [{"role": "user", "content": f"a codebase\n\n{author.idea_of(case)}\nWrite it."}]
-    for text in feedback:
-        messages.append({"role": "assistant", "content": "an answer"})
-        messages.append({"role": "user", "content": text})
-    return messages
+def conversation(case: Case, *feedback: str) -> list[str]:
+    return [f"a codebase\n\n{author.idea_of(case)}\nWrite it.", *feedback]
 
 
 def test_the_author_corrects_what_it_is_told_of(corpus: list[Case]) -> None:
     case = next(case for case in corpus if case.name == "nanogpt/18-best-sonnet-no-math")
-    scripted = author.Author(corpus)
-    assert scripted.answer(conversation(case)) == case.answer
-    assert scripted.answer(conversation(case, "It does not work.")) == case.answer
-    told = conversation(case, "It does not work.", "NameError: name 'math' is not defined")
-    assert scripted.answer(told) == case.fixed
-    assert scripted.asked == {case.name: 3}
-    with pytest.raises(author.UnknownCase):
-        scripted.answer([{"role": "user", "content": "an idea of nobody's"}])
+    with author.Author(corpus) as scripted:
+        assert scripted.answer(conversation(case)) == case.answer
+        assert scripted.answer(conversation(case, "It does not work.")) == case.answer
+        told = conversation(case, "It does not work.", "NameError: name 'math' is not defined")
+        assert scripted.answer(told) == case.fixed
+        assert scripted.asked == {case.name: 3}
+        with pytest.raises(author.UnknownCase):
+            scripted.answer(["an idea of nobody's"])
 
 
-@pytest.fixture
-def served(short: list[Case]) -> Iterator[author.Author]:
-    with author.serve(short) as scripted:
-        yield scripted
-
-
-def test_the_author_refuses_what_it_does_not_know(served: author.Author) -> None:
+def test_the_author_refuses_what_it_does_not_know(short: list[Case]) -> None:
     messages = [{"role": "user", "content": "(case nanogpt/99-unknown)"}]
-    answer = httpx2.post(f"{served.url}/chat/completions", json={"messages": messages})
+    with author.Author(short) as scripted:
+        answer = httpx2.post(
+            f"{scripted.openai_url}/chat/completions", json={"messages": messages}
+        )
     assert answer.status_code == 400
     assert "no case" in answer.json()["error"]["message"]
+    assert scripted.asked == {}
 
 
 def test_cases_are_chosen_by_name_and_fault(corpus: list[Case]) -> None:

@@ -23,8 +23,8 @@ from services.implementer.judging import Files, Patched, Rejected
 from services.implementer.loop import Loop, Shared, conclude, take_up
 from tests.implementer.conftest import batch
 from tests.implementer.scripted import Scripted
-from tests.llm import anthropic_server
-from tests.llm.http_server import serve
+from tests.support.provider import anthropic
+from tests.support.provider.server import serve
 
 GOOD = "```diff\n--- a/train.py\n+++ b/train.py\n@@ -3,1 +3,1 @@\n-STEP = 1\n+STEP = 4\n```"
 MISFIT = GOOD.replace("-STEP = 1", "-STEP = 99")
@@ -36,8 +36,12 @@ FORBIDDEN = (
 )
 
 
-def loop_of(context: Context, work: Work, executor: Any, baseline: dict[str, str]) -> Loop:
-    return Loop(context, work, executor, baseline, Shared.of(context))
+def loop_of(
+    context: Context, work: Work, executor: Any, baseline: dict[str, str], judge: Judge = judge
+) -> Loop:
+    # What tests answer late or never is not waited for.
+    shared = Shared(Gates(context.settings.models, longest_warm_up_s=0.05), Waiter(context))
+    return Loop(context, work, executor, baseline, shared, judge)
 
 
 def submit(context: Context, executor: str = "anthropic:claude-opus-4-5", **options: Any) -> str:
@@ -139,9 +143,8 @@ def test_an_offline_executor_is_not_asked_twice_for_the_same(context: Context) -
 
 
 def test_paper_sampling_starts_all_and_cancels_the_siblings_of_the_winner(
-    context: Context, monkeypatch: pytest.MonkeyPatch
+    context: Context,
 ) -> None:
-    monkeypatch.setattr(limits, "LONGEST_WARM_UP_S", 0.05)  # the first does not answer by itself
     experiment = submit(context, samples=4, sampling="paper")
     started = 0
 
@@ -225,10 +228,7 @@ def test_a_recorded_answer_is_used_again_instead_of_being_asked_for(context: Con
     assert executor.asked == []
 
 
-def test_siblings_of_a_winner_are_not_asked_again_after_a_crash(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "LONGEST_WARM_UP_S", 0.05)
+def test_siblings_of_a_winner_are_not_asked_again_after_a_crash(context: Context) -> None:
     experiment = submit(context, samples=3, sampling="paper")
 
     async def answer(request: ImplementRequest) -> str:
@@ -280,23 +280,23 @@ def test_a_cancelled_experiment_makes_no_further_call(context: Context) -> None:
 
 
 def test_the_anthropic_path_against_a_server_that_speaks_its_wire_format(
-    context: Context, monkeypatch: pytest.MonkeyPatch
+    context: Context,
 ) -> None:
     async def at_once(_seconds: float) -> None:
         """No real waiting between tries."""
 
-    monkeypatch.setattr("assay.llm.retry.asyncio.sleep", at_once)
     replies = [
-        anthropic_server.error(429, "rate_limit_error", retry_after="2"),
-        anthropic_server.message(MISFIT),
-        anthropic_server.error(500, "api_error"),
-        anthropic_server.message(GOOD, stop_reason="max_tokens"),
-        anthropic_server.message(GOOD, thinking="Fours it is."),
+        anthropic.error(429, retry_after="2"),
+        anthropic.message(MISFIT),
+        anthropic.error(500),
+        anthropic.message(GOOD, stop_reason="max_tokens"),
+        anthropic.message(GOOD, thinking="Fours it is."),
     ]
     experiment = submit(context)
-    with serve(*replies) as script:
-        variables = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": script.url}
-        executor = open_executor("anthropic:claude-opus-4-5", variables)
+    with serve(*replies) as provider:
+        variables = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": provider.url}
+        policy = RetryPolicy(sleep=at_once)
+        executor = open_executor("anthropic:claude-opus-4-5", variables, policy=policy)
         outcome = implement(context, experiment, executor)
     assert isinstance(outcome, Patched)
     first, second, third = samples(context, experiment)
@@ -307,23 +307,21 @@ def test_the_anthropic_path_against_a_server_that_speaks_its_wire_format(
 
 
 def test_an_answer_that_was_paid_for_is_recorded_though_the_idea_is_cancelled(
-    context: Context, monkeypatch: pytest.MonkeyPatch
+    context: Context,
 ) -> None:
     experiment = submit(context, samples=1, revisions=0)
     taken = take_up(context, experiment)
     assert taken is not None
     judging, go_on = threading.Event(), threading.Event()
 
-    def judge(self: Loop, *_: object) -> tuple[Files | None, Rejected | None]:
+    def slow(*_: object, compiles: bool) -> tuple[Files | None, Rejected | None]:
         judging.set()
         go_on.wait(10)
         return None, Rejected("refused", "no")
 
-    monkeypatch.setattr(Loop, "_judge", judge)
-
     async def run() -> None:
         task = asyncio.create_task(
-            loop_of(context, taken[0], Scripted(lambda _: GOOD), taken[1]).run()
+            loop_of(context, taken[0], Scripted(lambda _: GOOD), taken[1], slow).run()
         )
         await asyncio.to_thread(judging.wait, 10)
         task.cancel()

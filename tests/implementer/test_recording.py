@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import socket
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,30 +25,40 @@ from services.implementer.settings import ImplementerSettings
 from tests.implementer.scripted import Scripted
 from tests.implementer.test_loop import BROKEN, GOOD, MISFIT
 from tests.implementer.test_pool import wait
-from tests.llm.author import Asked, Author, author
 from tests.support.databases import sqlite_database
+from tests.support.provider import openai
+from tests.support.provider.reply import Reply
+from tests.support.provider.server import ProviderServer, Request
 
 IDEAS = 20
 MODEL = "openai:gpt-5-mini"
 TERMINAL = ("queued", "failed")
 
 
-def answers(asked: Asked) -> tuple[str, float]:
-    """Of each sample and revision something else, at a pace of its own: who wins is a race."""
-    number = int(asked.first.rpartition("Idea ")[2].partition(".")[0])
-    rng = random.Random(f"{number} {asked.revision} {asked.number}")
-    if number == 7:
-        return "I have no idea.", 0.0
-    kind = rng.random()
-    text = MISFIT if kind < 0.3 else BROKEN if kind < 0.4 else ""
-    good = GOOD.replace("STEP = 4", f"STEP = {number * 100 + rng.randrange(100)}")
-    return text or good, rng.random() * 0.2
+class Answers:
+    """Another answer for each sample and revision, each at its own pace: any sample may win."""
+
+    def __init__(self) -> None:
+        self._times: Counter[str] = Counter()
+
+    def __call__(self, request: Request) -> Reply:
+        texts = request.texts("user")
+        asked = "".join(texts)
+        number = int(texts[0].rpartition("Idea ")[2].partition(".")[0])
+        rng = random.Random(f"{number} {len(texts) - 1} {self._times[asked]}")
+        self._times[asked] += 1
+        if number == 7:
+            return openai.completion("I have no idea.")
+        kind = rng.random()
+        text = MISFIT if kind < 0.3 else BROKEN if kind < 0.4 else ""
+        good = GOOD.replace("STEP = 4", f"STEP = {number * 100 + rng.randrange(100)}")
+        return openai.completion(text or good).over(rng.random() * 0.2)
 
 
 @pytest.fixture
-def scribe() -> Iterator[Author]:
-    with author(answers) as served:
-        yield served
+def provider() -> Iterator[ProviderServer]:
+    with ProviderServer(Answers()) as provider:
+        yield provider
 
 
 def fresh(context: Context, tmp_path: Path, name: str, **settings: Any) -> Context:
@@ -102,15 +113,15 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_recorded_batch_is_made_again(
     context: Context,
     tmp_path: Path,
-    scribe: Author,
+    provider: ProviderServer,
     sampling: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ideas = [f"Idea {number}. Count otherwise." for number in range(IDEAS)]
     recording = fresh(context, tmp_path, "first", record=tmp_path / "kept")
-    recording.variables = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": scribe.url}
+    recording.variables = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": provider.openai_url}
     first = implement(recording, ideas, sampling=sampling)
-    made = len(scribe.asked)
+    made = len(provider.requests)
     failed = [number for number, one in enumerate(first) if not isinstance(one, str)]
     assert 7 in failed
     assert len(failed) <= 4
@@ -118,7 +129,7 @@ def test_a_recorded_batch_is_made_again(
     no_network(monkeypatch)
     replaying = fresh(context, tmp_path, "second", replay=tmp_path / "kept")
     assert implement(replaying, ideas, sampling=sampling) == first
-    assert len(scribe.asked) == made
+    assert len(provider.requests) == made
     with replaying.db.read() as session:
         calls = session.scalars(select(schema.ModelCall)).all()
     assert all(call.is_replay and call.cost_usd == 0 for call in calls)
@@ -129,11 +140,11 @@ def test_a_recorded_batch_is_made_again(
 
 
 def test_what_was_not_recorded_is_an_error_that_says_which_call(
-    context: Context, tmp_path: Path, scribe: Author
+    context: Context, tmp_path: Path, provider: ProviderServer
 ) -> None:
     kept = tmp_path / "kept"
     recording = fresh(context, tmp_path, "first", record=kept)
-    recording.variables = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": scribe.url}
+    recording.variables = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": provider.openai_url}
     implement(recording, ["Idea 3. Count otherwise."], samples=1, revisions=0)
 
     replaying = fresh(context, tmp_path, "second", replay=kept)
@@ -154,10 +165,10 @@ def test_what_was_not_recorded_is_an_error_that_says_which_call(
 
 
 def test_the_same_idea_twice_is_two_answers_on_record(
-    context: Context, tmp_path: Path, scribe: Author
+    context: Context, tmp_path: Path, provider: ProviderServer
 ) -> None:
     recording = fresh(context, tmp_path, "first", record=tmp_path / "kept")
-    recording.variables = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": scribe.url}
+    recording.variables = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": provider.openai_url}
     twice = ["Idea 5. Count otherwise."] * 2
     first = implement(recording, twice, samples=1, revisions=0)
     replaying = fresh(context, tmp_path, "second", replay=tmp_path / "kept")

@@ -13,26 +13,27 @@ from assay.llm import (
     Usage,
 )
 from assay.llm.anthropic import AnthropicModel
-from tests.llm.anthropic_server import error, event, message
 from tests.llm.calls import call
-from tests.llm.http_server import Reply, serve
+from tests.support.provider.anthropic import error, event, message
+from tests.support.provider.reply import Reply
+from tests.support.provider.server import serve
 
 ENV = {"ANTHROPIC_API_KEY": "sk-test"}
 
 
-def ask(script, model="claude-opus-4-5", thinking="default", **options):
-    name = ModelName.parse(f"anthropic:{model}@{script.url}")
+def ask(provider, model="claude-opus-4-5", thinking="default", **options):
+    name = ModelName.parse(f"anthropic:{model}@{provider.url}")
     return call(lambda p: AnthropicModel(name, ENV, policy=p, thinking=thinking), **options)
 
 
 def test_success_and_what_was_sent():
-    with serve(message("Hello.")) as script:
-        outcome = ask(script)
+    with serve(message("Hello.")) as provider:
+        outcome = ask(provider)
     done = outcome.completion
     assert (done.text, done.thinking, done.stop) == ("Hello.", "", "end")
     assert done.usage == Usage(12, 5)
     assert (done.model, done.request_id) == ("claude-test-1", "req_1")
-    sent = script.requests[0]
+    sent = provider.requests[0].body
     assert sent["model"] == "claude-opus-4-5"
     assert sent["max_tokens"] == 100
     assert sent["system"] == "Be brief."
@@ -47,15 +48,15 @@ def test_success_and_what_was_sent():
     ]
     assert sent["stream"] is True
     assert "temperature" not in sent
-    assert script.paths == ["/v1/messages"]
-    assert script.headers[0]["authorization"] == "Bearer sk-test"
-    assert script.headers[0]["x-api-key"] == "sk-test"
+    assert [request.path for request in provider.requests] == ["/v1/messages"]
+    assert provider.requests[0].headers["authorization"] == "Bearer sk-test"
+    assert provider.requests[0].headers["x-api-key"] == "sk-test"
     assert [event.phase for event in outcome.tries] == ["started", "answering", "returned"]
 
 
 def test_thinking_is_kept_apart():
-    with serve(message("42", thinking="6 * 7")) as script:
-        done = ask(script).completion
+    with serve(message("42", thinking="6 * 7")) as provider:
+        done = ask(provider).completion
     assert (done.text, done.thinking) == ("42", "6 * 7")
 
 
@@ -75,18 +76,18 @@ def test_thinking_is_kept_apart():
 def test_temperature_and_thinking_go_to_models_that_take_them(
     model, thinking, sent_temperature, sent_thinking
 ):
-    with serve(message()) as script:
-        ask(script, model, thinking, temperature=0.5)
-    sent = script.requests[0]
+    with serve(message()) as provider:
+        ask(provider, model, thinking, temperature=0.5)
+    sent = provider.requests[0].body
     assert sent.get("temperature") == sent_temperature
     assert sent.get("thinking") == sent_thinking
-    old_version = script.headers[0]["anthropic-version"] == "2023-06-01"
+    old_version = provider.requests[0].headers["anthropic-version"] == "2023-06-01"
     assert old_version == (sent_temperature is not None)
 
 
 def test_rate_limit_waits_as_told():
-    with serve(error(429, "rate_limit_error", retry_after="7"), message()) as script:
-        outcome = ask(script)
+    with serve(error(429, retry_after="7"), message()) as provider:
+        outcome = ask(provider)
     assert outcome.completion.text == "Hello."
     assert len(outcome.pauses) == 1
     assert 7 <= outcome.pauses[0] <= 8
@@ -97,8 +98,8 @@ def test_rate_limit_waits_as_told():
 
 
 def test_a_long_retry_after_is_left_to_the_caller():
-    with serve(error(429, "rate_limit_error", retry_after="600")) as script:
-        outcome = ask(script)
+    with serve(error(429, retry_after="600")) as provider:
+        outcome = ask(provider)
     assert isinstance(outcome.error, RateLimited)
     assert outcome.error.retry_after_s == 600
     assert outcome.error.retryable
@@ -107,19 +108,19 @@ def test_a_long_retry_after_is_left_to_the_caller():
 
 @pytest.mark.parametrize("status", [408, 409, 500, 503, 529])
 def test_passing_troubles_are_tried_again(status):
-    with serve(error(status, "api_error"), message()) as script:
-        outcome = ask(script)
+    with serve(error(status), message()) as provider:
+        outcome = ask(provider)
     assert outcome.completion.text == "Hello."
     assert len(outcome.pauses) == 1
     assert 0.5 <= outcome.pauses[0] <= 1.0
 
 
 def test_five_tries_at_most_with_growing_pauses():
-    with serve(*[error(529, "overloaded_error")] * 5) as script:
-        outcome = ask(script)
+    with serve(*[error(529)] * 5) as provider:
+        outcome = ask(provider)
     assert isinstance(outcome.error, ProviderUnavailable)
     assert "529" in str(outcome.error)
-    assert len(script.requests) == 5
+    assert len(provider.requests) == 5
     for pause, bound in zip(outcome.pauses, (1, 2, 4, 8), strict=True):
         assert bound / 2 <= pause <= bound
 
@@ -135,37 +136,37 @@ def test_five_tries_at_most_with_growing_pauses():
     ],
 )
 def test_stop_reasons(reason, stop):
-    with serve(message("half", stop_reason=reason)) as script:
-        assert ask(script).completion.stop == stop
+    with serve(message("half", stop_reason=reason)) as provider:
+        assert ask(provider).completion.stop == stop
 
 
 @pytest.mark.parametrize("body", ["{", '"text"', "{}", '{"content": null, "usage": {}}', "<html>"])
 def test_malformed_answers_are_tried_again(body):
-    with serve(Reply(200, body), message()) as script:
-        outcome = ask(script)
+    with serve(Reply(200, body), message()) as provider:
+        outcome = ask(provider)
     assert outcome.completion.text == "Hello."
     assert isinstance(outcome.tries[1].error, ProviderUnavailable)
 
 
 def test_dropped_connection_is_tried_again():
-    with serve(Reply(drop=True), message()) as script:
-        outcome = ask(script)
+    with serve(Reply(drop=True), message()) as provider:
+        outcome = ask(provider)
     assert outcome.completion.text == "Hello."
     assert isinstance(outcome.tries[1].error, ProviderUnavailable)
 
 
 def test_nobody_there():
-    with serve() as script:
+    with serve() as provider:
         pass
-    outcome = ask(script)
+    outcome = ask(provider)
     assert isinstance(outcome.error, ProviderUnavailable)
     assert len(outcome.pauses) == 4
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413])
 def test_refused_requests_are_not_tried_again(status):
-    with serve(error(status, "invalid_request_error", "prompt is too long")) as script:
-        outcome = ask(script)
+    with serve(error(status, "prompt is too long")) as provider:
+        outcome = ask(provider)
     assert isinstance(outcome.error, BadRequest)
     assert not outcome.error.retryable
     assert "prompt is too long" in str(outcome.error)
@@ -174,8 +175,8 @@ def test_refused_requests_are_not_tried_again(status):
 
 
 def test_a_provider_may_say_not_to_retry():
-    with serve(error(500, "api_error", x_should_retry="false")) as script:
-        assert isinstance(ask(script).error, BadRequest)
+    with serve(error(500, x_should_retry="false")) as provider:
+        assert isinstance(ask(provider).error, BadRequest)
 
 
 def test_cached_tokens():
@@ -185,8 +186,8 @@ def test_cached_tokens():
         "cache_read_input_tokens": 900,
         "cache_creation_input_tokens": 40,
     }
-    with serve(message(usage=usage)) as script:
-        done = ask(script).completion
+    with serve(message(usage=usage)) as provider:
+        done = ask(provider).completion
     assert done.usage == Usage(10, 3, 900, 40)
     assert done.usage.all_input_tokens == 950
 
@@ -211,8 +212,8 @@ def test_keys():
     name = ModelName.parse("anthropic:claude-opus-5")
     with pytest.raises(MissingKey, match="ANTHROPIC_API_KEY"):
         AnthropicModel(name, {})
-    with serve(message()) as script:
-        env = {"ANTHROPIC_BASE_URL": script.url, **ENV}
+    with serve(message()) as provider:
+        env = {"ANTHROPIC_BASE_URL": provider.url, **ENV}
         outcome = call(lambda p: AnthropicModel(name, env, policy=p))
     assert outcome.completion.text == "Hello."
 
@@ -231,15 +232,15 @@ def test_events_of_the_future_are_passed_over():
         event("what_is_this", value=1),
         ": a comment\n\n",
     )
-    with serve(streamed(*whole.events[:-2], *odd, *whole.events[-2:])) as script:
-        done = ask(script).completion
+    with serve(streamed(*whole.events[:-2], *odd, *whole.events[-2:])) as provider:
+        done = ask(provider).completion
     assert (done.text, done.thinking) == ("42", "6 * 7")
 
 
 def test_without_its_last_event_an_answer_is_broken_off_but_its_usage_is_known():
     whole = message(stop_reason="end_turn")
-    with serve(whole.until(len(whole.events) - 1, "end"), whole) as script:
-        outcome = ask(script)
+    with serve(whole.until(len(whole.events) - 1, "end"), whole) as provider:
+        outcome = ask(provider)
     assert outcome.completion.text == "Hello."
     assert isinstance(outcome.tries[2].error, ProviderUnavailable)
     assert outcome.tries[2].usage == Usage(12, 5)
@@ -251,12 +252,12 @@ def test_the_last_word_on_usage_counts_but_zeros_for_the_input_do_not():
     whole = list(message(usage=first).events)
     end = {"stop_reason": "end_turn", "stop_sequence": None}
     whole[-2] = event("message_delta", delta=end, usage=last)
-    with serve(streamed(*whole)) as script:
-        assert ask(script).completion.usage == Usage(10, 3, 950)
+    with serve(streamed(*whole)) as provider:
+        assert ask(provider).completion.usage == Usage(10, 3, 950)
 
 
 def test_gateways_that_report_no_usage_get_an_estimate():
     whole = message("x" * 50, thinking="y" * 4, usage={"output_tokens": 0})
-    with serve(whole, whole.plain()) as script:
+    with serve(whole, whole.plain()) as provider:
         for _ in range(2):
-            assert ask(script).completion.usage == Usage(6, 14, estimated=True)
+            assert ask(provider).completion.usage == Usage(6, 14, estimated=True)

@@ -5,22 +5,23 @@ import pytest
 from assay.llm import BadRequest, MissingKey, ModelName, ProviderUnavailable, RateLimited, Usage
 from assay.llm.openai import OpenAIModel
 from tests.llm.calls import call
-from tests.llm.http_server import Reply, serve
-from tests.llm.openai_server import completion, error, error_event, event
+from tests.support.provider.openai import completion, error, error_event, event
+from tests.support.provider.reply import Reply
+from tests.support.provider.server import serve
 
 
-def ask(script, model="qwen3", **options):
-    name = ModelName.parse(f"openai:{model}@{script.url}/v1")
+def ask(provider, model="qwen3", **options):
+    name = ModelName.parse(f"openai:{model}@{provider.url}/v1")
     return call(lambda p: OpenAIModel(name, {}, policy=p), **options)
 
 
 def test_success_and_what_was_sent():
-    with serve(completion()) as script:
-        done = ask(script, temperature=0.5).completion
+    with serve(completion()) as provider:
+        done = ask(provider, temperature=0.5).completion
     assert (done.text, done.stop, done.usage) == ("Hello.", "end", Usage(12, 5))
     assert (done.model, done.request_id) == ("gpt-test-1", "req_1")
-    assert script.paths == ["/v1/chat/completions"]
-    assert script.requests[0] == {
+    assert [request.path for request in provider.requests] == ["/v1/chat/completions"]
+    assert provider.requests[0].body == {
         "model": "qwen3",
         "messages": [
             {"role": "system", "content": "Be brief."},
@@ -47,8 +48,8 @@ def test_success_and_what_was_sent():
     ],
 )
 def test_answers(reply, text, thinking, stop):
-    with serve(reply) as script:
-        done = ask(script).completion
+    with serve(reply) as provider:
+        done = ask(provider).completion
     assert (done.text, done.thinking, done.stop) == (text, thinking, stop)
 
 
@@ -58,8 +59,8 @@ def test_cached_tokens_are_not_counted_twice():
         "completion_tokens": 5,
         "prompt_tokens_details": {"cached_tokens": 900},
     }
-    with serve(completion(usage=usage)) as script:
-        assert ask(script).completion.usage == Usage(100, 5, 900)
+    with serve(completion(usage=usage)) as provider:
+        assert ask(provider).completion.usage == Usage(100, 5, 900)
 
 
 @pytest.mark.parametrize(
@@ -73,16 +74,16 @@ def test_cached_tokens_are_not_counted_twice():
     ],
 )
 def test_passing_troubles_are_tried_again(trouble, kind):
-    with serve(trouble, completion()) as script:
-        outcome = ask(script)
+    with serve(trouble, completion()) as provider:
+        outcome = ask(provider)
     assert outcome.completion.text == "Hello."
     assert isinstance(outcome.tries[1].error, kind)
     assert len(outcome.pauses) == 1
 
 
 def test_bad_requests_are_not():
-    with serve(error(404, "no such model")) as script:
-        outcome = ask(script)
+    with serve(error(404, "no such model")) as provider:
+        outcome = ask(provider)
     assert isinstance(outcome.error, BadRequest)
     assert "no such model" in str(outcome.error)
 
@@ -103,21 +104,21 @@ def test_small_servers_may_leave_out_the_usage_and_the_end():
     endless = whole.until(len(whole.events) - 1, "end")
     broken = whole.until(len(whole.events) - 1, "close")
     replies = (whole, whole.plain(), endless, broken)
-    with serve(*replies) as script:
+    with serve(*replies) as provider:
         for _ in replies:
-            done = ask(script).completion
+            done = ask(provider).completion
             assert (done.text, done.thinking) == ("x" * 50, "yyyy")
             assert done.usage == Usage(6, 14, estimated=True)
 
 
 def test_openai_itself_may_not():
     def make(policy):
-        model = OpenAIModel(ModelName.parse(f"openai:m@{script.url}/v1"), {}, policy=policy)
+        model = OpenAIModel(ModelName.parse(f"openai:m@{provider.url}/v1"), {}, policy=policy)
         model._own_server = False
         return model
 
     whole = without_usage(completion("x" * 50))
-    with serve(whole, completion(), whole.plain(), completion()) as script:
+    with serve(whole, completion(), whole.plain(), completion()) as provider:
         streamed, plain = call(make), call(make)
     assert streamed.completion.usage == Usage(12, 5)
     assert streamed.tries[2].usage == Usage(6, 13, estimated=True)
@@ -135,8 +136,8 @@ def test_openai_itself_may_not():
     ],
 )
 def test_error_events_have_several_forms(text, kind):
-    with serve(completion("x" * 50).put(3, text), completion()) as script:
-        outcome = ask(script)
+    with serve(completion("x" * 50).put(3, text), completion()) as provider:
+        outcome = ask(provider)
     failed = outcome.tries[2]
     assert type(failed.error) is kind
     assert failed.usage == Usage(6, 13, estimated=True)
@@ -147,6 +148,6 @@ def test_chunks_may_report_the_usage_so_far():
     first = chunks[1].replace(
         '"usage": null', '"usage": {"prompt_tokens": 9, "completion_tokens": 20}'
     )
-    with serve(Reply(200, events=(chunks[0], first)), completion()) as script:
-        outcome = ask(script)
+    with serve(Reply(200, events=(chunks[0], first)), completion()) as provider:
+        outcome = ask(provider)
     assert outcome.tries[2].usage == Usage(9, 20, estimated=True)

@@ -8,23 +8,24 @@ import pytest
 
 from assay.llm import BadRequest, ProviderUnavailable, RateLimited, Usage
 from tests.llm.calls import PROMPT, RecordingGate, call
-from tests.llm.http_server import Reply, serve
 from tests.llm.wires import THINKING, WIRES
+from tests.support.provider.reply import Reply
+from tests.support.provider.server import ProviderServer, serve
 
 pytestmark = pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
 TEXT = "Hello wörld, and\u2028on."
 
 
 def test_every_event_of_a_try_has_its_id_and_so_has_the_request(wire):
-    with serve(wire.failure(500), wire.answer(TEXT)) as script:
-        outcome = wire.ask(script)
+    with serve(wire.failure(500), wire.answer(TEXT)) as provider:
+        outcome = wire.ask(provider)
     assert outcome.completion.text == TEXT
     assert outcome.phases == ["started", "failed", "started", "answering", "returned"]
     assert [event.number for event in outcome.tries] == [1, 1, 2, 2, 2]
     first, second = outcome.tries[0].id, outcome.tries[2].id
     assert [event.id for event in outcome.tries] == [first] * 2 + [second] * 3
     assert first != second
-    assert [sent["x-client-request-id"] for sent in script.headers] == [first, second]
+    assert [request.id for request in provider.requests] == [first, second]
     assert [event.usage for event in outcome.tries] == [None, Usage(), None, None, Usage(12, 5)]
     assert outcome.tries[1].error.usage == Usage()
     seconds = [event.seconds for event in outcome.tries[2:]]
@@ -32,30 +33,35 @@ def test_every_event_of_a_try_has_its_id_and_so_has_the_request(wire):
     assert 0 <= seconds[0] < seconds[2] < 20
 
 
+def test_a_provider_that_is_given_a_text_sends_it_in_its_format(wire):
+    with ProviderServer(lambda request: TEXT) as provider:
+        assert wire.ask(provider).completion.text == TEXT
+
+
 def test_thinking_is_kept_apart(wire):
-    with serve(wire.thoughtful("42")) as script:
-        outcome = wire.ask(script)
+    with serve(wire.thoughtful("42")) as provider:
+        outcome = wire.ask(provider)
     assert (outcome.completion.text, outcome.completion.thinking) == ("42", THINKING)
     assert outcome.phases == ["started", "answering", "returned"]
 
 
 def test_truncated_and_refused_answers(wire):
-    with serve(wire.truncated, wire.refused) as script:
-        assert wire.ask(script).completion.stop == "truncated"
-        assert wire.ask(script).completion.stop == "refused"
+    with serve(wire.truncated, wire.refused) as provider:
+        assert wire.ask(provider).completion.stop == "truncated"
+        assert wire.ask(provider).completion.stop == "refused"
 
 
 def test_cached_tokens_are_counted_once(wire):
-    with serve(wire.cached, wire.cached.plain()) as script:
+    with serve(wire.cached, wire.cached.plain()) as provider:
         for _ in range(2):
-            done = wire.ask(script).completion
+            done = wire.ask(provider).completion
             assert done.usage == Usage(10, 3, 900, 40)
             assert done.usage.all_input_tokens == 950
 
 
 def test_a_server_that_does_not_stream(wire):
-    with serve(wire.thoughtful("42").plain()) as script:
-        outcome = wire.ask(script)
+    with serve(wire.thoughtful("42").plain()) as provider:
+        outcome = wire.ask(provider)
     done = outcome.completion
     assert (done.text, done.thinking, done.usage) == ("42", THINKING, Usage(12, 5))
     assert (done.stop, done.request_id) == ("end", "req_1")
@@ -72,8 +78,8 @@ def test_a_server_that_does_not_stream(wire):
 )
 def test_rate_limits_wait_as_told(wire, header, value, wait):
     value = _in_a_minute() if value == "date" else value
-    with serve(wire.failure(429, **{header: value}), wire.answer()) as script:
-        outcome = wire.ask(script)
+    with serve(wire.failure(429, **{header: value}), wire.answer()) as provider:
+        outcome = wire.ask(provider)
     assert isinstance(outcome.tries[1].error, RateLimited)
     (pause,) = outcome.pauses
     assert wait - 4 <= pause <= wait + 2
@@ -82,16 +88,16 @@ def test_rate_limits_wait_as_told(wire, header, value, wait):
 
 @pytest.mark.parametrize("status", [500, 503, 529])
 def test_passing_troubles(wire, status):
-    with serve(wire.failure(status), wire.answer()) as script:
-        outcome = wire.ask(script)
+    with serve(wire.failure(status), wire.answer()) as provider:
+        outcome = wire.ask(provider)
     assert outcome.completion.text == "Hello."
     assert isinstance(outcome.tries[1].error, ProviderUnavailable)
     assert outcome.tries[1].usage == Usage()
 
 
 def test_a_connection_dropped_before_anything_came_may_have_cost_anything(wire):
-    with serve(Reply(drop=True), wire.answer()) as script:
-        outcome = wire.ask(script)
+    with serve(Reply(drop=True), wire.answer()) as provider:
+        outcome = wire.ask(provider)
     assert outcome.completion.text == "Hello."
     assert isinstance(outcome.tries[1].error, ProviderUnavailable)
     assert outcome.tries[1].usage is None
@@ -103,8 +109,8 @@ def test_an_answer_that_breaks_off_is_no_answer(wire, then):
     ends = len(whole.events) - 3
     broken = [whole.until(0, then), whole.until(wire.head, then)]
     broken += [whole.until(count, then) for count in (ends - 1, ends)]
-    with serve(*broken, whole) as script:
-        outcome = wire.ask(script)
+    with serve(*broken, whole) as provider:
+        outcome = wire.ask(provider)
     assert outcome.completion.text == "x" * 50
     failed = [event for event in outcome.tries if event.phase == "failed"]
     assert all(isinstance(event.error, ProviderUnavailable) for event in failed)
@@ -119,9 +125,9 @@ def test_an_answer_that_breaks_off_is_no_answer(wire, then):
 
 def test_a_stream_that_stalls_in_the_middle(wire):
     whole = wire.answer("x" * 50)
-    with serve(whole.until(len(whole.events) - 3, "wait"), whole) as script:
-        outcome = wire.ask(script, model={"idle_s": 0.2})
-        assert script.left.wait(10)
+    with serve(whole.until(len(whole.events) - 3, "wait"), whole) as provider:
+        outcome = wire.ask(provider, model={"idle_s": 0.2})
+        assert provider.client_left.wait(10)
     assert outcome.completion.text == "x" * 50
     assert outcome.phases[:3] == ["started", "answering", "failed"]
     assert "stalled" in str(outcome.tries[2].error)
@@ -129,20 +135,20 @@ def test_a_stream_that_stalls_in_the_middle(wire):
 
 
 def test_silence_before_the_first_content_is_thinking(wire):
-    with serve(wire.answer().until(wire.head, "wait")) as script:
-        outcome = wire.ask(script, model={"idle_s": 0.01}, timeout_s=0.3, gate=_Once())
-        assert script.left.wait(10)
-    assert "No answer within 0.3 s" in str(outcome.tries[1].error)
+    with serve(wire.answer().until(wire.head, "wait")) as provider:
+        outcome = wire.ask(provider, model={"idle_s": 0.01}, timeout_s=1, gate=_Once())
+        assert provider.client_left.wait(10)
+    assert "No answer within 1 s." in str(outcome.tries[1].error)
     assert outcome.tries[1].usage == Usage(wire.prompt_tokens, wire.told, estimated=True)
-    assert 0.3 <= outcome.tries[1].seconds < 15
+    assert 1 <= outcome.tries[1].seconds < 15
 
 
 def test_malformed_json_in_an_event(wire):
     whole = wire.answer()
     bad = [whole.put(0, "data: {\n\n"), whole.put(3, 'data: {"type": \n\n')]
     bad += [whole.put(2, 'data: ["type"]\n\n'), whole.put(wire.head, "data: 7\n\n")]
-    with serve(*bad, whole) as script:
-        outcome = wire.ask(script)
+    with serve(*bad, whole) as provider:
+        outcome = wire.ask(provider)
     assert outcome.completion.text == "Hello."
     failed = [event.error for event in outcome.tries if event.phase == "failed"]
     assert len(failed) == 4
@@ -153,8 +159,8 @@ def test_malformed_json_in_an_event(wire):
 @pytest.mark.parametrize("body", ["{", '"text"', "{}", "[]", "<html>"])
 @pytest.mark.parametrize("kind", ["application/json", "text/html"])
 def test_answers_that_are_neither_a_stream_nor_an_answer(wire, body, kind):
-    with serve(Reply(200, body, {"content-type": kind}), wire.answer()) as script:
-        outcome = wire.ask(script)
+    with serve(Reply(200, body, {"content-type": kind}), wire.answer()) as provider:
+        outcome = wire.ask(provider)
     assert outcome.completion.text == "Hello."
     assert isinstance(outcome.tries[1].error, ProviderUnavailable)
     assert "cannot be read" in str(outcome.tries[1].error)
@@ -170,8 +176,8 @@ def test_an_error_in_the_middle_of_a_stream(wire):
         "an_error_of_the_future",
         "invalid_request_error",
     )
-    with serve(*(whole.put(at, wire.failed(kind)) for kind in kinds)) as script:
-        outcome = wire.ask(script)
+    with serve(*(whole.put(at, wire.failed(kind)) for kind in kinds)) as provider:
+        outcome = wire.ask(provider)
     failed = [event for event in outcome.tries if event.phase == "failed"]
     assert [type(event.error) for event in failed] == [
         ProviderUnavailable,
@@ -185,8 +191,8 @@ def test_an_error_in_the_middle_of_a_stream(wire):
 
 
 def test_an_error_instead_of_an_answer_costs_nothing(wire):
-    with serve(wire.answer().put(0, wire.failed(wire.overloaded)), wire.answer()) as script:
-        outcome = wire.ask(script)
+    with serve(wire.answer().put(0, wire.failed(wire.overloaded)), wire.answer()) as provider:
+        outcome = wire.ask(provider)
     assert isinstance(outcome.tries[1].error, ProviderUnavailable)
     assert outcome.tries[1].usage == Usage()
 
@@ -197,17 +203,17 @@ def test_connections_are_used_again(wire):
             await model.complete(PROMPT, max_tokens=100)
         await model.aclose()
 
-    with serve(wire.answer(), wire.answer()) as script:
-        asyncio.run(twice(wire.open(script.url)))
-        assert len(script.clients) == 1
+    with serve(wire.answer(), wire.answer()) as provider:
+        asyncio.run(twice(wire.open(provider.url)))
+        assert len({request.client for request in provider.requests}) == 1
 
 
 def test_what_comes_after_the_end_is_not_waited_for(wire):
     whole = wire.answer()
     whole = whole.put(len(whole.events), "data: {\n\n")
-    with serve(whole.until(len(whole.events), "wait")) as script:
-        assert wire.ask(script).completion.text == "Hello."
-        assert script.left.wait(10)
+    with serve(whole.until(len(whole.events), "wait")) as provider:
+        assert wire.ask(provider).completion.text == "Hello."
+        assert provider.client_left.wait(10)
 
 
 def test_cancelling_closes_the_connection_and_reports_what_was_used(wire):
@@ -229,11 +235,11 @@ def test_cancelling_closes_the_connection_and_reports_what_was_used(wire):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert await asyncio.to_thread(script.left.wait, 10)
+        assert await asyncio.to_thread(provider.client_left.wait, 10)
         await model.aclose()
 
-    with serve(whole.until(len(whole.events) - 3, "wait")) as script:
-        asyncio.run(main(script.url))
+    with serve(whole.until(len(whole.events) - 3, "wait")) as provider:
+        asyncio.run(main(provider.url))
     assert [event.phase for event in seen] == ["started", "answering", "cancelled"]
     spent = seen[-1].usage
     assert spent.estimated
@@ -250,10 +256,10 @@ def test_an_exception_of_on_try_goes_through_and_closes_the_connection(wire):
         if event.phase == "answering":
             raise ValueError("the ledger is full")  # not a malformed answer
 
-    with serve(wire.answer("x" * 50).until(5, "wait")) as script:
+    with serve(wire.answer("x" * 50).until(5, "wait")) as provider:
         with pytest.raises(ValueError, match="the ledger is full"):
-            call(lambda p: wire.open(script.url, policy=p), on_try=on_try, gate=gate)
-        assert script.left.wait(10)
+            call(lambda p: wire.open(provider.url, policy=p), on_try=on_try, gate=gate)
+        assert provider.client_left.wait(10)
     ((error, usage),) = gate.left
     assert error is None
     assert usage.estimated

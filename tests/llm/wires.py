@@ -1,4 +1,4 @@
-"""Both providers behind one face, for tests of what they have in common."""
+"""Both providers under one interface, for tests of what they have in common."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 from assay.llm import ModelName
 from assay.llm.anthropic import AnthropicModel
 from assay.llm.openai import OpenAIModel
-from tests.llm import anthropic_server, openai_server
 from tests.llm.calls import Outcome, call
-from tests.llm.http_server import Reply, Script
+from tests.support.provider import anthropic, openai
+from tests.support.provider.reply import Reply
+from tests.support.provider.server import ProviderServer
 
 THINKING = "6 * 7"
 
 
 @dataclass(frozen=True)
 class Wire:
-    """A provider: its model, and what its server says."""
+    """A provider: the client for it, and what its server sends."""
 
     name: str
     open: Callable[..., Any]  # (address, **options)
@@ -26,7 +27,7 @@ class Wire:
     thoughtful: Callable[[str], Reply]  # an answer after THINKING
     failure: Callable[..., Reply]  # (status, **headers)
     failed: Callable[[str], str]  # an error event of a kind
-    overloaded: str  # the kind of a passing trouble
+    overloaded: str  # the kind of an error that passes
     truncated: Reply
     refused: Reply
     cached: Reply  # its prompt: 10 tokens read, 900 cached, 40 written to the cache; 3 answered
@@ -35,10 +36,10 @@ class Wire:
     told: int  # output tokens told with the head
 
     def ask(
-        self, script: Script, *, model: dict[str, Any] | None = None, **options: Any
+        self, provider: ProviderServer, *, model: dict[str, Any] | None = None, **options: Any
     ) -> Outcome:
-        """One call; `model` are options of the model."""
-        return call(lambda p: self.open(script.url, policy=p, **model or {}), **options)
+        """Make one call and return its outcome; `model` are options of the model."""
+        return call(lambda p: self.open(provider.url, policy=p, **model or {}), **options)
 
 
 def _anthropic(address: str, **options: Any) -> AnthropicModel:
@@ -53,14 +54,14 @@ def _openai(address: str, **options: Any) -> OpenAIModel:
 ANTHROPIC = Wire(
     name="anthropic",
     open=_anthropic,
-    answer=anthropic_server.message,
-    thoughtful=lambda text: anthropic_server.message(text, thinking=THINKING),
-    failure=lambda status, **headers: anthropic_server.error(status, "some_error", **headers),
-    failed=anthropic_server.error_event,
+    answer=anthropic.message,
+    thoughtful=lambda text: anthropic.message(text, thinking=THINKING),
+    failure=anthropic.error,
+    failed=anthropic.error_event,
     overloaded="overloaded_error",
-    truncated=anthropic_server.message("half", stop_reason="max_tokens"),
-    refused=anthropic_server.message("", stop_reason="refusal"),
-    cached=anthropic_server.message(
+    truncated=anthropic.message("half", stop_reason="max_tokens"),
+    refused=anthropic.message("", stop_reason="refusal"),
+    cached=anthropic.message(
         usage={
             "input_tokens": 10,
             "output_tokens": 3,
@@ -76,14 +77,14 @@ ANTHROPIC = Wire(
 OPENAI = Wire(
     name="openai",
     open=_openai,
-    answer=openai_server.completion,
-    thoughtful=lambda text: openai_server.completion(text, reasoning_content=THINKING),
-    failure=openai_server.error,
-    failed=openai_server.error_event,
+    answer=openai.completion,
+    thoughtful=lambda text: openai.completion(text, reasoning_content=THINKING),
+    failure=openai.error,
+    failed=openai.error_event,
     overloaded="server_error",
-    truncated=openai_server.completion("half", finish_reason="length"),
-    refused=openai_server.completion(None, refusal="I will not."),
-    cached=openai_server.completion(
+    truncated=openai.completion("half", finish_reason="length"),
+    refused=openai.completion(None, refusal="I will not."),
+    cached=openai.completion(
         usage={
             "prompt_tokens": 950,
             "completion_tokens": 3,

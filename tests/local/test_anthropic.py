@@ -1,6 +1,6 @@
-"""A batch with a model behind it, through the command line: estimate, cap, calls, results.
+"""A batch that asks a provider, through the command line: estimate, cap, calls, results.
 
-The model is a local HTTP server that speaks the Anthropic Messages wire format.
+The provider is a local HTTP server that speaks the Anthropic Messages wire format.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.llm import anthropic_server
-from tests.llm.http_server import Script, serve
+from tests.support.provider import anthropic
+from tests.support.provider.server import ProviderServer, serve
 from tests.support.service import ServiceProcess
 
 pytestmark = pytest.mark.bubblewrap
@@ -39,10 +39,12 @@ def assay(service: ServiceProcess, *arguments: str, **variables: str) -> Any:
     return json.loads(done.stdout), done.stderr
 
 
-def start(tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch) -> ServiceProcess:
-    """A service whose key and address are those of the script's server."""
+def start(
+    tmp_path: Path, provider: ProviderServer, monkeypatch: pytest.MonkeyPatch
+) -> ServiceProcess:
+    """Start a service that has a key for this provider."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key")
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", script.url)
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
     service = ServiceProcess(tmp_path / "data")
     service.start()
     return service
@@ -54,14 +56,14 @@ def test_a_model_writes_the_diff_after_trouble_on_the_way(
     ideas = tmp_path / "ideas.jsonl"
     ideas.write_text(json.dumps({"text": "Take steps half as large.", "client_key": "half"}))
     replies = [
-        anthropic_server.error(429, "rate_limit_error", retry_after="0.1"),
-        anthropic_server.message(MISFIT, usage={"input_tokens": 1000, "output_tokens": 100}),
-        anthropic_server.error(500, "api_error"),
-        anthropic_server.message(GOOD, stop_reason="max_tokens"),
-        anthropic_server.message(GOOD, usage={"input_tokens": 1200, "output_tokens": 100}),
+        anthropic.error(429, retry_after="0.1"),
+        anthropic.message(MISFIT, usage={"input_tokens": 1000, "output_tokens": 100}),
+        anthropic.error(500),
+        anthropic.message(GOOD, stop_reason="max_tokens"),
+        anthropic.message(GOOD, usage={"input_tokens": 1200, "output_tokens": 100}),
     ]
-    with serve(*replies) as script:
-        service = start(tmp_path, script, monkeypatch)
+    with serve(*replies) as provider:
+        service = start(tmp_path, provider, monkeypatch)
         try:
             done, said = assay(
                 service,
@@ -76,8 +78,8 @@ def test_a_model_writes_the_diff_after_trouble_on_the_way(
         finally:
             service.stop()
     assert "$" in said or "USD" in said  # the estimate comes before anything is started
-    assert script.replies == []
-    assert script.headers[0]["x-api-key"] == "a-key"
+    assert len(provider.requests) == len(replies)
+    assert provider.requests[0].headers["x-api-key"] == "a-key"
     assert experiment.state == "succeeded"
     assert "+STEP = 0.3" in diff
     assert [(s.state, s.code, s.tries) for s in record.samples] == [
@@ -96,9 +98,9 @@ def test_a_refusal_of_every_sample_is_a_failure_to_implement(
 ) -> None:
     ideas = tmp_path / "ideas.jsonl"
     ideas.write_text(json.dumps({"text": "Do harm."}))
-    replies = [anthropic_server.message("", stop_reason="refusal") for _ in range(2)]
-    with serve(*replies) as script:
-        service = start(tmp_path, script, monkeypatch)
+    replies = [anthropic.message("", stop_reason="refusal") for _ in range(2)]
+    with serve(*replies) as provider:
+        service = start(tmp_path, provider, monkeypatch)
         try:
             assay(
                 service,
@@ -110,7 +112,7 @@ def test_a_refusal_of_every_sample_is_a_failure_to_implement(
                 (experiment,) = client.experiments.list(batch=batch.id)
         finally:
             service.stop()
-    assert script.replies == []
+    assert len(provider.requests) == len(replies)
     assert experiment.state == "failed"
     assert experiment.failure is not None
     assert (experiment.failure.stage, experiment.failure.code) == ("implement", "refused")

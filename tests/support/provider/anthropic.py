@@ -1,9 +1,21 @@
-"""Replies in the Anthropic Messages wire format, for `http_server.serve`."""
+"""Replies in the Anthropic Messages wire format."""
+
+from __future__ import annotations
 
 import json
 from typing import Any
 
-from tests.llm.http_server import Reply
+from tests.support.provider.reply import Reply, split
+
+PATH = "/v1/messages"
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
 
 
 def message(
@@ -13,7 +25,7 @@ def message(
     stop_reason: str = "end_turn",
     usage: dict[str, Any] | None = None,
 ) -> Reply:
-    """An answer, streamed to whoever asks for that.
+    """Return an answer, with events for a client that asks for a stream.
 
     Events: message_start, then for each block its start, (a ping after the first,) deltas and
     stop, then message_delta and message_stop.
@@ -37,14 +49,18 @@ def message(
 
 
 def event(kind: str, **data: Any) -> str:
+    """Return a server-sent event."""
     return f"event: {kind}\ndata: {json.dumps({'type': kind, **data}, ensure_ascii=False)}\n\n"
 
 
 def error_event(kind: str, text: str = "no") -> str:
+    """Return the event that breaks off a stream."""
     return event("error", error={"type": kind, "message": text, "details": None}, request_id="r")
 
 
-def error(status: int, kind: str, text: str = "no", **headers: str) -> Reply:
+def error(status: int, text: str = "no", **headers: str) -> Reply:
+    """Return a refusal; `retry_after="3"` is the header `retry-after: 3`."""
+    kind = _KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
     body = {"type": "error", "error": {"type": kind, "message": text}, "request_id": "req_9"}
     return Reply(status, body, {k.replace("_", "-"): v for k, v in headers.items()})
 
@@ -75,9 +91,7 @@ def _deltas(block: dict[str, Any]) -> list[dict[str, Any]]:
     kind = block["type"]
     if kind == "redacted_thinking":
         return []
-    text, half = block[kind], (len(block[kind]) + 1) // 2
-    pieces = [piece for piece in (text[:half], text[half:]) if piece]
-    deltas = [{"type": f"{kind}_delta", kind: piece} for piece in pieces]
+    deltas = [{"type": f"{kind}_delta", kind: piece} for piece in split(block[kind], 2)]
     if kind == "thinking":
         deltas.append({"type": "signature_delta", "signature": block["signature"]})
     return deltas
