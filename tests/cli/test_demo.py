@@ -26,7 +26,6 @@ from tests.support.fake_service import CODEBASE
 FAKE_SERVE = textwrap.dedent(
     """
     import json, signal, sys, time
-    from http.server import ThreadingHTTPServer
     from tests.support.fake_answers import serve
     from tests.support.fake_service import FakeService
     stop = []

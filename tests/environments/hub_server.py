@@ -13,9 +13,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
+
+from tests.support.local_server import LocalHandler, LocalServer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 LFS_SUFFIXES = (".bin", ".safetensors", ".parquet")
@@ -79,8 +80,7 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class Handler(LocalHandler):
     hub: Hub
 
     def do_HEAD(self) -> None:
@@ -88,9 +88,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self._answer()
-
-    def log_message(self, *args: Any) -> None:
-        pass
 
     def _answer(self) -> None:
         path = urlsplit(self.path).path
@@ -209,18 +206,10 @@ def sibling(name: str, data: bytes) -> dict[str, Any]:
 def serve() -> Iterator[Hub]:
     """A hub on a free port; its content delivery network has another host name."""
     hub = Hub()
-    handler = type("BoundHandler", (Handler,), {"hub": hub})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    port = server.server_address[1]
-    hub.address, hub.cdn = f"http://127.0.0.1:{port}", f"http://localhost:{port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield hub
-    finally:
-        for event in hub.stalled.values():
-            event.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with LocalServer(type("BoundHandler", (Handler,), {"hub": hub})) as server:
+        hub.address, hub.cdn = server.url, f"http://localhost:{server.port}"
+        try:
+            yield hub
+        finally:
+            for event in hub.stalled.values():
+                event.set()

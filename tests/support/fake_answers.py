@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx2
 from pydantic import BaseModel
+
+from tests.support.local_server import LocalHandler, LocalServer
 
 
 def ok(body: Any, status: int = 200) -> httpx2.Response:
@@ -56,9 +56,9 @@ def event_stream(events: list[dict[str, Any]]) -> Iterator[bytes]:
 
 @contextmanager
 def serve(service: Callable[[httpx2.Request], httpx2.Response]) -> Iterator[str]:
-    """The service over real HTTP on loopback; yields its base URL."""
+    """Serve it over real HTTP on loopback; yields the base URL."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(LocalHandler):
         def _answer(self) -> None:
             length = int(self.headers.get("content-length", 0))
             request = httpx2.Request(
@@ -80,16 +80,5 @@ def serve(service: Callable[[httpx2.Request], httpx2.Response]) -> Iterator[str]
 
         do_GET = do_POST = do_PUT = _answer
 
-        def log_message(self, *args: Any) -> None:
-            """Silence."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with LocalServer(Handler) as server:
+        yield server.url

@@ -8,11 +8,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.support.local_server import LocalServer
+from tests.support.local_server import LocalHandler, LocalServer
 
 TOKEN = "test-token-0123456789"
 
@@ -178,13 +177,8 @@ def _problem(status: int, code: str) -> dict[str, Any]:
     return {"title": code, "status": status, "code": code}
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LocalHandler):
     fake: FakeApi
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
 
     def do_GET(self) -> None:
         self._handle(b"")

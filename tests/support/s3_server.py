@@ -10,11 +10,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 
 import httpx2
 
-from tests.support.local_server import LocalServer
+from tests.support.local_server import LocalHandler, LocalServer
 
 _ADDRESS = re.compile(r"Running on (http://127\.0\.0\.1:\d+)")
 
@@ -73,13 +72,8 @@ class FaultyS3(LocalServer):
         self.client.close()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LocalHandler):
     faulty: FaultyS3
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
 
     def _handle(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
