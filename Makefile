@@ -12,6 +12,9 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore=tests/dep
 # make chaos: how long server mode is kept under faults.
 MINUTES ?= 20
 
+# Images and CI machines often set this; without bytecode every process compiles everything anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo serve test test-all test-slow test-compose lint format openapi chaos fuzz-patching clean
 
