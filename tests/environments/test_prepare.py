@@ -35,10 +35,24 @@ for split in ("train", "search", "sealed"):
     file.chmod(0o600)
 os.link(own, out / "train" / "linked")
 """
+GENERATED = """
+import os, pathlib, sys
+out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+for split in ("train", "search", "sealed"):
+    (out / split).mkdir()
+    (out / split / "key").write_text(os.environ["ASSAY_HELD_OUT_KEY"])
+"""
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+def environment(folder: Path, prepare: str) -> Environment:
+    files = {"environment.toml": MANIFEST, "prepare.py": prepare, "codebase/train.py": ""}
+    files["evaluator/evaluate.py"] = "def evaluate(run): ..."
+    write_tree({name: text.encode() for name, text in files.items()}, folder)
+    return Environment.load(folder)
 
 
 def test_a_sandbox_user_can_read_what_training_is_given(
@@ -48,13 +62,21 @@ def test_a_sandbox_user_can_read_what_training_is_given(
     own.write_text("x")
     own.chmod(0o600)
     monkeypatch.setenv("OWN_FILE", str(own))
-    files = {"environment.toml": MANIFEST, "prepare.py": PREPARE, "codebase/train.py": ""}
-    files["evaluator/evaluate.py"] = "def evaluate(run): ..."
-    folder = tmp_path / "private"
-    write_tree({name: text.encode() for name, text in files.items()}, folder)
-    data = prepare_data(Environment.load(folder), "tiny", tmp_path / "cache")
+    data = prepare_data(environment(tmp_path / "private", PREPARE), "tiny", tmp_path / "cache")
     assert mode(data / "train" / "model") & 0o555 == 0o555
     assert mode(data / "train" / "model" / "weights") & 0o444 == 0o444
     # What is held out is for the evaluator alone, and a user's own file keeps its mode.
     assert mode(data / "search" / "model" / "weights") == 0o600
     assert mode(own) == 0o600
+
+
+def test_data_are_prepared_once_for_every_key(tmp_path: Path) -> None:
+    made, cache = environment(tmp_path / "generated", GENERATED), tmp_path / "cache"
+    keys = ["", "one", "another"]
+    data = [prepare_data(made, "tiny", cache, held_out_key=key) for key in keys]
+    assert [(folder / "search" / "key").read_text() for folder in data] == keys
+    # What is there is used again, and no path tells the key.
+    (data[1] / "search" / "key").write_text("changed")
+    assert prepare_data(made, "tiny", cache, held_out_key="one") == data[1]
+    assert (data[1] / "search" / "key").read_text() == "changed"
+    assert "another" not in str(data[2])

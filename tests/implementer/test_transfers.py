@@ -18,7 +18,7 @@ from sqlalchemy import select
 from starlette.testclient import TestClient
 
 from assay.contracts.worker import FinishRequest, ManifestEntry
-from assay.domain.errors import Fenced, NotFound, Unavailable
+from assay.domain.errors import Fenced, InvalidInput, NotFound, Unavailable
 from assay.storage import schema, workers
 from assay.storage.objects import LocalStore, ObjectStore, attempt_prefix
 from assay.storage.s3 import S3Store
@@ -394,3 +394,16 @@ def test_a_small_codebase_comes_along_and_is_read_once(context: Context) -> None
             answer = api.post(f"/internal/v1/workers/{worker}/sync", json=body, headers=HEADERS)
             assert [spec["archive"] is not None for spec in answer.json()["assign"]] == [True]
     assert Counted.reads == 1
+
+
+@pytest.mark.parametrize("change", [{"sha256": "0" * 64}, {"bytes": 8}, {"data": "RkVXIGJ5dGVz"}])
+def test_a_file_that_comes_along_is_stored_only_if_it_is_what_its_hash_says(
+    context: Context, change: dict[str, Any]
+) -> None:
+    sha256 = hashlib.sha256(b"few bytes").hexdigest()
+    entry = ManifestEntry(name="small.txt", bytes=9, sha256=sha256, data="ZmV3IGJ5dGVz")
+    with pytest.raises(InvalidInput):
+        intake.store_files(context, "prefix", [entry.model_copy(update=change)])
+    assert context.store.stat("prefix/small.txt") is None
+    intake.store_files(context, "prefix", [entry])
+    assert context.store.get("prefix/small.txt") == b"few bytes"

@@ -37,6 +37,15 @@ def test_a_protected_file_is_the_baselines_to_the_byte(change: dict[str, str]) -
     assert refusal(BASELINE | change) is RefusalCode.PROTECTED
 
 
+@pytest.mark.parametrize("folder", ["data", "data/", "DATA"])
+def test_a_folder_protects_all_that_is_below_it(folder: str) -> None:
+    for change in ({"data/labels.py": ""}, {"data/deep/more.py": "new"}):
+        with pytest.raises(PatchRefused) as refused:
+            check_codebase(BASELINE | change, BASELINE, [folder])
+        assert refused.value.code is RefusalCode.PROTECTED
+    check_codebase(BASELINE | {"data2/labels.py": ""}, BASELINE, [folder])
+
+
 def test_a_protected_file_that_is_gone_is_noticed() -> None:
     files = {name: text for name, text in BASELINE.items() if name != "predict.py"}
     assert refusal(files) is RefusalCode.PROTECTED

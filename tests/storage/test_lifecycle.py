@@ -66,11 +66,12 @@ def test_a_result_is_committed_once_however_often_it_is_sent(world: World) -> No
     assert world.results() == 1
 
 
-def test_a_stale_token_commits_nothing(world: World) -> None:
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_another_token_commits_nothing(world: World, difference: int) -> None:
     _, _, measurement = one(world)
     attempt = world.assign(measurement)
     assert attempt is not None
-    attempt.lease_token += 1
+    attempt.lease_token += difference
     with pytest.raises(Fenced):
         world.claim(attempt)
     with pytest.raises(Fenced):
