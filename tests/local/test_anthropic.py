@@ -93,6 +93,7 @@ def test_a_model_writes_the_diff_after_trouble_on_the_way(
     assert done["data"] or done["target"]
 
 
+@pytest.mark.slow
 def test_a_refusal_of_every_sample_is_a_failure_to_implement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_refusal_of_every_sample_is_a_failure_to_implement(
     assert (experiment.failure.stage, experiment.failure.code) == ("implement", "refused")
 
 
+@pytest.mark.slow
 def test_a_missing_key_is_said_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,8 +21,26 @@ SECONDS, PEAK_BYTES = 5.0, 200e6
 FUZZ = [sys.executable, "-m", "benchmarks.fuzz_patching"]
 
 
+#: Take a second and more each; the others meet the same bounds.
+LONG = {
+    "10,000 sections of one file",
+    "2,000 files of one base name",
+    "2,000 hunks that fit in 2,000 places",
+    "2,000 lines paraphrased",
+    "20,000 elif",
+    "20,000 lines of one name",
+    "20,000 lines of two kinds",
+    "3,000 files",
+    "300 hunks that fit in 3,000 places",
+    "5,000 renames in a row",
+}
+
+
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in HOSTILE],
+)
 def test_time_and_memory_are_bounded_and_invariants_hold(name: str) -> None:
     files, answer = HOSTILE[name]()
     verdict = judge(files, answer)

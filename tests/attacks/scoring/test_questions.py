@@ -14,6 +14,8 @@ from assay.sandbox import Limits, SandboxSettings
 from tests.attacks.scoring.arena import verdict
 from tests.support.needs import require_bubblewrap
 
+pytestmark = pytest.mark.slow
+
 COUNT = 60
 EVALUATE = """
 import json
