@@ -195,6 +195,7 @@ def test_the_environment_on_the_page_is_a_sound_one(tmp_path: Path) -> None:
     assert findings[0].detail.partition(";")[0] in text, "the id on the page is another one"
 
 
+@cache
 def error_codes() -> dict[str, str]:
     """Every code that the source raises, answers or stores, with a place where it does."""
     found: dict[str, str] = {}

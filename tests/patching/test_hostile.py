@@ -23,16 +23,24 @@ FUZZ = [sys.executable, "-m", "benchmarks.fuzz_patching"]
 
 #: Take a second and more each; the others meet the same bounds.
 LONG = {
+    "1 MB line",
     "10,000 sections of one file",
+    "2,000 elisions",
     "2,000 files of one base name",
     "2,000 hunks that fit in 2,000 places",
     "2,000 lines paraphrased",
+    "20 hunks of 100 lines paraphrased",
     "20,000 elif",
     "20,000 lines of one name",
     "20,000 lines of two kinds",
+    "200 hunks of 20 lines paraphrased",
     "3,000 files",
     "300 hunks that fit in 3,000 places",
+    "5,000 V4A updates",
+    "5,000 blocks",
+    "5,000 empty blocks",
     "5,000 renames in a row",
+    "6,000 elisions",
 }
 
 
@@ -101,6 +109,7 @@ def test_a_deep_base_does_not_stop_an_edit_elsewhere() -> None:
     assert apply_answer(files, answer).files["deep.py"].startswith("a = 1\nb = 3\nx = ((")
 
 
+@pytest.mark.slow
 def test_the_fuzzer_finds_nothing_in_a_few_executions() -> None:
     done = subprocess.run(
         [*FUZZ, "--executions", "1500", "--seed", "7", "--engine", "plain"],
