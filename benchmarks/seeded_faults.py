@@ -38,7 +38,7 @@ TIERS: dict[str, list[str]] = {
     "all": ["--hypothesis-profile", "long"],
 }
 #: In a copy: a test that says which code it sees, and what it said.
-PROBE, SEEN = "tests/seeded_faults/test_probe.py", "seen.txt"
+PROBE, SEEN = "tests/test_seeded_fault_probe.py", "seen.txt"
 _PROBE = """
 import importlib
 from pathlib import Path
@@ -70,7 +70,7 @@ class Fault:
 
     @property
     def module(self) -> str:
-        """The module it changes, as it is imported."""
+        """The dotted name of the module that it changes."""
         parts = Path(self.file).with_suffix("").parts
         return ".".join(parts[1:] if parts[0] == "src" else parts)
 
@@ -84,7 +84,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a fault; `test` is the first test that failed, or says what went wrong."""
+    """The result for one fault; `test` is the first one that failed, or the reason of an error."""
 
     fault: Fault
     state: State
@@ -102,10 +102,12 @@ class Copies:
             _copy_working_tree(self._plain)
         else:
             _copy_commit(self._plain, commit)
+        # Its test sees whether the patches apply, which the one in a copy no longer does.
+        shutil.rmtree(self._plain / PATCHES.relative_to(ROOT), ignore_errors=True)
 
     @contextmanager
     def open(self, name: str) -> Iterator[Path]:
-        """A copy of its own, removed at the end."""
+        """Make a copy, and remove it at the end."""
         copy = self._folder / name
         shutil.copytree(self._plain, copy, symlinks=True)
         try:
@@ -144,7 +146,7 @@ def _copy_commit(target: Path, commit: str) -> None:
 
 
 @dataclass(frozen=True)
-class Tests:
+class Runner:
     """Runs tests in copies."""
 
     workers: int
@@ -157,7 +159,6 @@ class Tests:
             RunError: the tests did not run to their end, or not on the code of the copy.
         """
         probe, seen = copy / PROBE, copy / SEEN
-        probe.parent.mkdir(parents=True, exist_ok=True)
         probe.write_text(_PROBE.format(module=module, seen=str(seen)))
         seen.unlink(missing_ok=True)
         command = [sys.executable, "-m", "pytest", PROBE, *tests, *TIERS[tier]]
@@ -189,14 +190,14 @@ class Tests:
 class Examination:
     """Puts faults to tests."""
 
-    def __init__(self, copies: Copies, tests: Tests, tier: str, named: Sequence[str]) -> None:
+    def __init__(self, copies: Copies, runner: Runner, tier: str, named: Sequence[str]) -> None:
         self._copies = copies
-        self._tests = tests
+        self._runner = runner
         self._tiers = ["default", "all"] if tier == "all" else ["default"]
         self._named = named
 
     def examine(self, fault: Fault, *, whole: bool) -> Outcome:
-        """Whether tests catch a fault, and which."""
+        """Return whether tests catch a fault, and which test does."""
         started = time.monotonic()
         state: State
         with self._copies.open(fault.name) as copy:
@@ -213,7 +214,7 @@ class Examination:
             rounds.append(["tests"])
         for tests in rounds:
             for tier in self._tiers:
-                failed = self._tests.run(copy, fault.module, tests, tier)
+                failed = self._runner.run(copy, fault.module, tests, tier)
                 if failed is not None:
                     self._confirm(copy, fault, failed)
                     return ("default" if tier == "default" else "all"), failed
@@ -222,12 +223,12 @@ class Examination:
     def _confirm(self, copy: Path, fault: Fault, test: str) -> None:
         """Take the fault out again and make sure that the test which failed passes."""
         apply(fault, copy, "--reverse")
-        if self._tests.run(copy, fault.module, [test], "all") is not None:
+        if self._runner.run(copy, fault.module, [test], "all") is not None:
             raise RunError(f"{test} fails without the fault, too")
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """The numbers of a run, and the faults that nobody caught."""
+    """Return the numbers of a run and the names of the faults that were not caught."""
     states = [outcome.state for outcome in outcomes]
     return {
         "benchmark": "seeded_faults",
@@ -248,7 +249,7 @@ def show(outcome: Outcome) -> None:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.seeded_faults",
         description=(__doc__ or "").strip(),
@@ -266,15 +267,15 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run. The exit code is 1 if a fault was missed or could not be tried."""
+    """Run the command. Returns 1 if a fault was missed or could not be tried."""
     options = parse()
     faults = [Fault.read(path) for path in sorted(PATCHES.glob("*.patch"))]
     if options.only:
         faults = [f for f in faults if f.name.partition("-")[0] in options.only]
     with tempfile.TemporaryDirectory(prefix="seeded-faults-") as folder:
         copies = Copies(Path(folder), options.commit)
-        tests = Tests(options.workers, options.limit)
-        examination = Examination(copies, tests, options.tier, options.tests)
+        runner = Runner(options.workers, options.limit)
+        examination = Examination(copies, runner, options.tier, options.tests)
         outcomes = []
         with ThreadPoolExecutor(options.jobs) as pool:
             for outcome in pool.map(
