@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 from sqlalchemy import func, select
 
@@ -22,10 +20,10 @@ from assay.storage import batches, environments, schema
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
 from benchmarks.implementer.draws import MODEL, DrawnExecutor, Draws, idea_number, idea_text
-from services.implementer import pool as pools
 from services.implementer.context import Context
-from services.implementer.executors import LONGEST_PAUSE_S
+from services.implementer.executors import LONGEST_PAUSE_S, executor_of
 from services.implementer.limits import ModelLimits
+from services.implementer.pool import ImplementPool, OpenExecutor
 from services.implementer.settings import ImplementerSettings
 from tests.support.virtual_clock import VirtualLoop
 
@@ -68,25 +66,27 @@ def implement(draws: Draws, ideas: int, sampling: str, slots: int) -> Outcome:
 def _run(context: Context, executor: DrawnExecutor, ideas: int) -> float:
     """Virtual seconds until the last idea is done."""
     loop = VirtualLoop()
-    with patch.object(pools, "executor_of", lambda *_: executor):
-        return run_pool(context, loop, ideas)
+    return run_pool(context, loop, ideas, lambda *_: executor)
 
 
-def run_pool(context: Context, loop: asyncio.AbstractEventLoop, ideas: int) -> float:
-    """Run a pool until so many ideas are done; when that was, on the clock of its loop."""
-    done, ended, conclude = threading.Event(), list[float](), pools.conclude
+def run_pool(
+    context: Context,
+    loop: asyncio.AbstractEventLoop,
+    ideas: int,
+    open_executor: OpenExecutor = executor_of,
+) -> float:
+    """Run a pool until so many ideas are done; return when that was, on the clock of its loop."""
+    done, ended = threading.Event(), list[float]()
 
-    def note(*of: Any) -> None:
-        conclude(*of)
+    def note(_experiment: str) -> None:
         ended.append(loop.time())
         if len(ended) == ideas:
             done.set()
 
-    with patch.object(pools, "conclude", note):
-        pool = pools.ImplementPool(context, loop)
-        pool.start()
-        done.wait()
-        pool.stop()
+    pool = ImplementPool(context, loop, open_executor=open_executor, on_concluded=note)
+    pool.start()
+    done.wait()
+    pool.stop()
     return max(ended)
 
 

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from assay.llm.executors import ImplementRequest
 from assay.llm.interface import Completion
@@ -62,6 +63,14 @@ def malformed(completion: Completion) -> str | None:
     if completion.stop in (TRUNCATED, REFUSED):
         return completion.stop
     return None if completion.text.strip() else NO_ANSWER
+
+
+class Judge(Protocol):
+    """What makes files of an answer, as `judge` does."""
+
+    def __call__(
+        self, answer: str, baseline: Files, protected: tuple[str, ...], *, compiles: bool
+    ) -> tuple[Files | None, Rejected | None]: ...
 
 
 def judge(

@@ -195,7 +195,8 @@ class Line:
 class Warmth:
     """Lets one call put a prompt's prefix into the provider's cache before the crowd comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest_s: float = LONGEST_WARM_UP_S) -> None:
+        self._longest_s = longest_s
         self._until = 0.0
         self._began = 0.0
         self._warming = False
@@ -211,7 +212,7 @@ class Warmth:
             turn = loop.create_future()
             self._waiting.append(turn)
             try:
-                async with asyncio.timeout_at(self._began + LONGEST_WARM_UP_S):
+                async with asyncio.timeout_at(self._began + self._longest_s):
                     await turn
             except TimeoutError:
                 return False
@@ -283,8 +284,14 @@ class Gates:
     #: Prefixes that are remembered; those of one batch are one.
     MOST_PREFIXES = 1000
 
-    def __init__(self, configured: Mapping[str, ModelLimits]) -> None:
+    def __init__(
+        self,
+        configured: Mapping[str, ModelLimits],
+        *,
+        longest_warm_up_s: float = LONGEST_WARM_UP_S,
+    ) -> None:
         self._configured = configured
+        self._longest_warm_up_s = longest_warm_up_s
         self._lines: dict[str, Line] = {}
         self._warm: OrderedDict[tuple[str, str], Warmth] = OrderedDict()
 
@@ -297,7 +304,7 @@ class Gates:
     def open(self, model: str, prefix: str, batch: str) -> CallGate:
         """The gate of one call."""
         key = (model, prefix)
-        warmth = self._warm.setdefault(key, Warmth())
+        warmth = self._warm.setdefault(key, Warmth(self._longest_warm_up_s))
         self._warm.move_to_end(key)
         if len(self._warm) > self.MOST_PREFIXES:
             self._warm.popitem(last=False)

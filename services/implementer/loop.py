@@ -42,6 +42,7 @@ from services.implementer.context import Context
 from services.implementer.judging import (
     MALFORMED,
     Files,
+    Judge,
     Patched,
     Rejected,
     crash_feedback,
@@ -86,6 +87,7 @@ class Loop:
     executor: Executor
     baseline: Files
     shared: Shared
+    judge: Judge = judge
     asking: Asking = field(init=False)
     smoke: Smoke = field(init=False)
 
@@ -271,7 +273,7 @@ class Loop:
     ) -> tuple[Files | None, Rejected | None]:
         if answer.code is not None:
             return None, Rejected(answer.code, MALFORMED[answer.code])
-        files, rejected = judge(
+        files, rejected = self.judge(
             answer.text,
             self.baseline,
             self.work.manifest.codebase.protected,

@@ -18,6 +18,7 @@ from assay.domain.states import Failure, FailureStage
 from assay.llm import Executor, recording
 from assay.llm.interface import ModelError
 from assay.storage import calls, implementations
+from assay.storage.implementations import Work
 from assay.telemetry.logs import keep
 from services.implementer.asking import NoLongerWantedError
 from services.implementer.context import Context
@@ -34,12 +35,32 @@ REFILL = 0.9
 #: Leases are renewed this many times before they would run out.
 RENEWALS = 6
 
+OpenExecutor = Callable[[Context, str], Executor]
+
+
+def _nobody(_experiment: str) -> None:
+    """Nobody wants to know."""
+
 
 class ImplementPool:
-    """Implements experiments concurrently. A slow idea blocks no other."""
+    """Implements experiments concurrently. A slow idea blocks no other.
 
-    def __init__(self, context: Context, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    `open_executor` makes the executor of a batch from its name, `shared` is what all loops have in
+    common, and `on_concluded` is called with every experiment whose outcome was stored.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        open_executor: OpenExecutor = executor_of,
+        shared: Shared | None = None,
+        on_concluded: Callable[[str], None] = _nobody,
+    ) -> None:
         self._context = context
+        self._open_executor = open_executor
+        self._on_concluded = on_concluded
         self._loop = loop or asyncio.new_event_loop()
         # Few threads for the database and for patching: ideas wait for models, not for these, and
         # more would only crowd out whoever reports results.
@@ -50,7 +71,7 @@ class ImplementPool:
         self._begun: set[str] = set()
         self._errands: set[asyncio.Task[None]] = set()
         self._executors: dict[str, Executor] = {}
-        self._shared = Shared.of(context)
+        self._shared = shared or Shared.of(context)
         self._finding: asyncio.Task[None] | None = None
         self._find_again = False
         #: Ideas that met a fault: not before the next rescan.
@@ -231,7 +252,7 @@ class ImplementPool:
             outcome = await Loop(self._context, work, executor, baseline, self._shared).run()
             if isinstance(outcome, Patched):
                 recording.note(executor, outcome.request, won=True)
-            await asyncio.to_thread(conclude, self._context, work, outcome)
+            await asyncio.to_thread(self._conclude, work, outcome)
         except NoLongerWantedError:
             log.info("%s was cancelled while it was being implemented", experiment_id)
         except Fenced as error:
@@ -241,9 +262,13 @@ class ImplementPool:
             log.exception("implementing %s was interrupted", experiment_id)
             await asyncio.to_thread(self._count_fault, experiment_id, error)
 
+    def _conclude(self, work: Work, outcome: Patched | Failure) -> None:
+        conclude(self._context, work, outcome)
+        self._on_concluded(work.experiment)
+
     def _executor(self, name: str) -> Executor:
         if name not in self._executors:
-            self._executors[name] = executor_of(self._context, name)
+            self._executors[name] = self._open_executor(self._context, name)
         return self._executors[name]
 
     def _count_fault(self, experiment_id: str, error: Exception) -> None:

@@ -46,10 +46,18 @@ class Settled:
 
 
 class Waiter:
-    """Waits for measurements to end: one question for all of them."""
+    """Waits for measurements to end: one question for all of them. And for workers to come."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(
+        self,
+        context: Context,
+        *,
+        look_s: float = LOOK_S,
+        no_worker_pause_s: float = NO_WORKER_PAUSE_S,
+    ) -> None:
         self._context = context
+        self._look_s = look_s
+        self._no_worker_pause_s = no_worker_pause_s
         self._waiting: dict[str, asyncio.Future[Settled]] = {}
         self._looking: asyncio.Task[None] | None = None
 
@@ -61,6 +69,10 @@ class Waiter:
             self._looking = loop.create_task(self._look())
         return await asyncio.shield(future)
 
+    async def for_worker(self) -> None:
+        """Wait before a worker is looked for again, where none fits."""
+        await asyncio.sleep(self._no_worker_pause_s)
+
     async def _look(self) -> None:
         while self._waiting:
             try:
@@ -70,7 +82,7 @@ class Waiter:
                 found = {}
             for measurement_id, settled in found.items():
                 self._waiting.pop(measurement_id).set_result(settled)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self._look_s)
 
     def _ended(self, ids: list[str]) -> dict[str, Settled]:
         table = schema.Measurement
@@ -120,7 +132,7 @@ class Smoke:
 
         await self.asking.write(ask)
         while not found:
-            await asyncio.sleep(NO_WORKER_PAUSE_S)
+            await self.waiter.for_worker()
             await self.asking.write(ask)
         return found[-1]
 

@@ -190,14 +190,11 @@ class Endless(Executor):
 
 
 @pytest.fixture
-def asking(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[ImplementPool, Endless]]:
+def asking(context: Context) -> Iterator[tuple[ImplementPool, Endless]]:
     """A running pool whose model never answers."""
     model = Endless()
-    monkeypatch.setattr("services.implementer.pool.executor_of", lambda *_: model)
     context.settings.rescan_seconds = 0.05
-    pool = ImplementPool(replace(context, holder="a"))
+    pool = ImplementPool(replace(context, holder="a"), open_executor=lambda *_: model)
     pool.start()
     yield pool, model
     pool.stop()

@@ -12,15 +12,16 @@ from sqlalchemy import select
 
 from assay.contracts.batch import BatchRequest
 from assay.domain.states import Failure
-from assay.llm import Completion, ImplementRequest, Usage, open_executor
+from assay.llm import Completion, ImplementRequest, RetryPolicy, Usage, open_executor
 from assay.storage import batches, environments, schema
 from assay.storage import samples as stored
 from assay.storage.implementations import Work
-from services.implementer import limits
 from services.implementer.asking import NoLongerWantedError
 from services.implementer.context import Context
-from services.implementer.judging import Files, Patched, Rejected
+from services.implementer.judging import Files, Judge, Patched, Rejected, judge
+from services.implementer.limits import LONGEST_WARM_UP_S, Gates
 from services.implementer.loop import Loop, Shared, conclude, take_up
+from services.implementer.smoke import Waiter
 from tests.implementer.conftest import batch
 from tests.implementer.scripted import Scripted
 from tests.support.provider import anthropic
@@ -37,11 +38,16 @@ FORBIDDEN = (
 
 
 def loop_of(
-    context: Context, work: Work, executor: Any, baseline: dict[str, str], judge: Judge = judge
+    context: Context,
+    work: Work,
+    executor: Any,
+    baseline: dict[str, str],
+    *,
+    judge: Judge = judge,
+    longest_warm_up_s: float = LONGEST_WARM_UP_S,
 ) -> Loop:
-    # What tests answer late or never is not waited for.
-    shared = Shared(Gates(context.settings.models, longest_warm_up_s=0.05), Waiter(context))
-    return Loop(context, work, executor, baseline, shared, judge)
+    gates = Gates(context.settings.models, longest_warm_up_s=longest_warm_up_s)
+    return Loop(context, work, executor, baseline, Shared(gates, Waiter(context)), judge)
 
 
 def submit(context: Context, executor: str = "anthropic:claude-opus-4-5", **options: Any) -> str:
@@ -57,7 +63,9 @@ def submit(context: Context, executor: str = "anthropic:claude-opus-4-5", **opti
         ).one()
 
 
-def implement(context: Context, experiment: str, executor: Any) -> Patched | Failure:
+def implement(
+    context: Context, experiment: str, executor: Any, **options: Any
+) -> Patched | Failure:
     """Take the experiment up, go through the loop, store what came of it."""
     taken = take_up(context, experiment)
     assert taken is not None
@@ -65,7 +73,7 @@ def implement(context: Context, experiment: str, executor: Any) -> Patched | Fai
 
     async def run() -> Patched | Failure:
         try:
-            return await loop_of(context, work, executor, baseline).run()
+            return await loop_of(context, work, executor, baseline, **options).run()
         finally:
             await executor.aclose()
 
@@ -158,7 +166,8 @@ def test_paper_sampling_starts_all_and_cancels_the_siblings_of_the_winner(
         return GOOD
 
     executor = Scripted(answer)
-    outcome = implement(context, experiment, executor)
+    # The first one does not answer by itself.
+    outcome = implement(context, experiment, executor, longest_warm_up_s=0.05)
     assert isinstance(outcome, Patched)
     assert outcome.sample == 2
     assert executor.cancelled == 3
@@ -238,7 +247,8 @@ def test_siblings_of_a_winner_are_not_asked_again_after_a_crash(context: Context
 
     taken = take_up(context, experiment)
     assert taken is not None
-    outcome = asyncio.run(loop_of(context, taken[0], Scripted(answer), taken[1]).run())
+    loop = loop_of(context, taken[0], Scripted(answer), taken[1], longest_warm_up_s=0.05)
+    outcome = asyncio.run(loop.run())
     # The process dies here, in the middle of one sibling's call and before another is judged.
     with context.db.write() as session:
         for sample, state in ((0, "calling"), (1, "answered")):
@@ -321,7 +331,7 @@ def test_an_answer_that_was_paid_for_is_recorded_though_the_idea_is_cancelled(
 
     async def run() -> None:
         task = asyncio.create_task(
-            loop_of(context, taken[0], Scripted(lambda _: GOOD), taken[1], slow).run()
+            loop_of(context, taken[0], Scripted(lambda _: GOOD), taken[1], judge=slow).run()
         )
         await asyncio.to_thread(judging.wait, 10)
         task.cancel()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -17,10 +19,11 @@ from assay.llm import ImplementRequest
 from assay.storage import batches, calls, schema
 from assay.storage.calls import CallStart
 from assay.storage.objects import LocalStore, codebase_key
-from services.implementer import limits
 from services.implementer.context import Context
-from services.implementer.loop import take_up
+from services.implementer.limits import Gates
+from services.implementer.loop import Shared, take_up
 from services.implementer.pool import ImplementPool
+from services.implementer.smoke import Waiter
 from tests.implementer.scripted import Scripted
 from tests.implementer.test_loop import submit
 
@@ -95,9 +98,7 @@ def test_an_idea_waits_for_a_store_that_cannot_be_written(
     wait(lambda: state(context, experiment) == "queued")
 
 
-def test_a_pool_that_stops_begins_nothing_more(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pool_that_stops_begins_nothing_more(context: Context) -> None:
     """Ideas it gives back while it stops are for others, or for the next process."""
 
     async def never(_: ImplementRequest) -> str:
@@ -105,11 +106,10 @@ def test_a_pool_that_stops_begins_nothing_more(
         return ""
 
     model = Scripted(never)
-    monkeypatch.setattr("services.implementer.pool.executor_of", lambda *_: model)
-    monkeypatch.setattr(limits, "LONGEST_WARM_UP_S", 0.01)
+    shared = Shared(Gates(context.settings.models, longest_warm_up_s=0.01), Waiter(context))
     context.settings.concurrent_ideas = 2
     experiments = [submit(context) for _ in range(6)]
-    pool = ImplementPool(context)
+    pool = ImplementPool(context, open_executor=lambda *_: model, shared=shared)
     pool.start()
     wait(lambda: len(model.asked) == 2)
     pool.stop()
@@ -125,24 +125,28 @@ def test_a_pool_that_stops_begins_nothing_more(
 
 
 def test_an_idea_that_meets_faults_rests_until_the_next_rescan(
-    context: Context, monkeypatch: pytest.MonkeyPatch
+    context: Context, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also while there is a backlog, of which the next idea is looked for at once."""
     context.settings.concurrent_ideas = 1
     context.settings.rescan_seconds = 0.5
-    taken: list[str] = []
 
-    def fails(_: Context, experiment: str) -> None:
-        taken.append(experiment)
-        raise Unavailable("the disk is full")
+    class Away(LocalStore):
+        def get(self, key: str) -> bytes:
+            raise Unavailable("the store is away")
 
-    monkeypatch.setattr("services.implementer.pool.take_up", fails)
+    def taken() -> list[str]:
+        """The experiments whose baseline could not be read, in order."""
+        found = (re.fullmatch("cannot take up (.+)", text) for text in caplog.messages)
+        return [match[1] for match in found if match]
+
     experiments = [submit(context) for _ in range(3)]
-    pool = ImplementPool(context)
+    assert isinstance(context.store, LocalStore)
+    pool = ImplementPool(replace(context, store=Away(context.store.folder)))
     pool.start()
-    wait(lambda: len(taken) >= 6)
+    wait(lambda: len(taken()) >= 6)
     pool.stop()
-    assert Counter(taken[:3]) == Counter(experiments), "each once, then a pause"
+    assert Counter(taken()[:3]) == Counter(experiments), "each once, then a pause"
 
 
 def test_calls_of_a_process_that_is_gone_do_not_stay_open(context: Context) -> None:

@@ -16,11 +16,12 @@ from sqlalchemy import select
 
 from assay.contracts.batch import BatchRequest
 from assay.llm import BadRequest, ImplementRequest
-from assay.llm.executors import DEFAULT_LIMITS
+from assay.llm.executors import DEFAULT_LIMITS, RequestId
 from assay.llm.recording import RecordingExecutor, ReplayExecutor
 from assay.storage import batches, environments, schema
 from services.implementer.context import Context
-from services.implementer.pool import ImplementPool
+from services.implementer.executors import executor_of
+from services.implementer.pool import ImplementPool, OpenExecutor
 from services.implementer.settings import ImplementerSettings
 from tests.implementer.scripted import Scripted
 from tests.implementer.test_loop import BROKEN, GOOD, MISFIT
@@ -67,7 +68,12 @@ def fresh(context: Context, tmp_path: Path, name: str, **settings: Any) -> Conte
     return replace(context, db=db, settings=ImplementerSettings(rescan_seconds=0.1, **settings))
 
 
-def implement(context: Context, ideas: Sequence[str], **options: Any) -> list[Any]:
+def implement(
+    context: Context,
+    ideas: Sequence[str],
+    open_executor: OpenExecutor = executor_of,
+    **options: Any,
+) -> list[Any]:
     """Implement a batch; for each idea its codebase, or the code and message of its failure."""
     request = BatchRequest.model_validate(
         {
@@ -92,7 +98,7 @@ def implement(context: Context, ideas: Sequence[str], **options: Any) -> list[An
                 )
             )
 
-    pool = ImplementPool(context)
+    pool = ImplementPool(context, open_executor=open_executor)
     pool.start()
     try:
         wait(lambda: all(row.state in TERMINAL for row in rows()))
@@ -185,9 +191,10 @@ def test_a_folder_of_answers_must_be_there(tmp_path: Path) -> None:
 
 
 def test_what_failed_for_good_fails_again_and_a_sibling_wins_again(
-    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    context: Context, tmp_path: Path
 ) -> None:
     """A prompt that is too long only when it is revised, say."""
+    ideas = ["Idea 1. Count otherwise."]
 
     def answer(request: ImplementRequest) -> Any:
         if request.revision:
@@ -195,12 +202,15 @@ def test_what_failed_for_good_fails_again_and_a_sibling_wins_again(
         return GOOD if request.sample == 2 else MISFIT
 
     recorder = RecordingExecutor(Scripted(answer, name=MODEL), tmp_path / "kept")
-    with monkeypatch.context() as patched:
-        patched.setattr("services.implementer.pool.executor_of", lambda *_: recorder)
-        first = implement(fresh(context, tmp_path, "first"), ["Idea 1. Count otherwise."])
-    replayer = ReplayExecutor(MODEL, tmp_path / "kept", DEFAULT_LIMITS)
-    monkeypatch.setattr(replayer, "identify", recorder.identify)
-    monkeypatch.setattr("services.implementer.pool.executor_of", lambda *_: replayer)
-    again = implement(fresh(context, tmp_path, "second"), ["Idea 1. Count otherwise."])
+    first = implement(fresh(context, tmp_path, "first"), ideas, lambda *_: recorder)
+
+    class Replayer(ReplayExecutor):
+        """Knows requests by the ids of the one that was recorded."""
+
+        def identify(self, request: ImplementRequest) -> RequestId:
+            return recorder.identify(request)
+
+    replayer = Replayer(MODEL, tmp_path / "kept", DEFAULT_LIMITS)
+    again = implement(fresh(context, tmp_path, "second"), ideas, lambda *_: replayer)
     assert isinstance(first[0], str)
     assert again == first

@@ -14,11 +14,12 @@ from assay.domain.states import AttemptState, Failure, FailureStage, Measurement
 from assay.llm import ImplementRequest
 from assay.storage import attempts, batches, schema
 from assay.storage.attempts import Outcome, Piece, Telemetry
-from services.implementer import smoke
 from services.implementer.context import Context
 from services.implementer.judging import Patched
-from services.implementer.loop import take_up
+from services.implementer.limits import Gates
+from services.implementer.loop import Shared, take_up
 from services.implementer.pool import ImplementPool
+from services.implementer.smoke import Waiter
 from tests.implementer.scripted import Scripted
 from tests.implementer.test_loop import GOOD, MISFIT, implement, samples, submit
 from tests.implementer.test_pool import state, wait
@@ -224,23 +225,22 @@ def smokes(context: Context) -> list[str]:
         )
 
 
-@pytest.fixture
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smoke, "LOOK_S", 0.01)
-    monkeypatch.setattr(smoke, "NO_WORKER_PAUSE_S", 0.05)
+def eager(context: Context, model: Scripted) -> ImplementPool:
+    """A pool that asks this model, and looks at its smokes all the time."""
+    waiter = Waiter(context, look_s=0.01, no_worker_pause_s=0.05)
+    shared = Shared(Gates(context.settings.models), waiter)
+    return ImplementPool(context, open_executor=lambda *_: model, shared=shared)
 
 
-@pytest.mark.usefixtures("eager")
 def test_a_codebase_that_does_not_start_is_revised_before_it_is_measured(
-    context: Context, monkeypatch: pytest.MonkeyPatch, api: TestClient
+    context: Context, api: TestClient
 ) -> None:
     def answer(request: ImplementRequest) -> str:
         return MENDED if "size of tensor" in (request.patch_log or "") else GOOD
 
     model = Scripted(answer)
-    monkeypatch.setattr("services.implementer.pool.executor_of", lambda *_: model)
     experiment = submit(context, preflight="smoke", allow_unisolated=True)
-    pool = ImplementPool(context)
+    pool = eager(context, model)
     pool.start()
     try:
         wait(lambda: len(smokes(context)) == 1)
@@ -260,15 +260,9 @@ def test_a_codebase_that_does_not_start_is_revised_before_it_is_measured(
     assert body["state"] == "queued", "a smoke decides nothing"
 
 
-@pytest.mark.usefixtures("eager")
-def test_cancelling_the_batch_cancels_its_smokes(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "services.implementer.pool.executor_of", lambda *_: Scripted(lambda _: GOOD)
-    )
+def test_cancelling_the_batch_cancels_its_smokes(context: Context) -> None:
     experiment = submit(context, preflight="smoke", allow_unisolated=True)
-    pool = ImplementPool(context)
+    pool = eager(context, Scripted(lambda _: GOOD))
     pool.start()
     try:
         wait(lambda: len(smokes(context)) == 1)

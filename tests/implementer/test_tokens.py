@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
 from assay.storage import workers
-from services.implementer import tokens
 from services.implementer.context import Context
+from services.implementer.tokens import KEEP_SECONDS, WorkerTokens
 from tests.implementer.conftest import WORKER_TOKEN
 
 URL = "/internal/v1/codebases/" + "0" * 64
@@ -18,20 +17,21 @@ def _status(api: TestClient, token: str) -> int:
     return api.get(URL, headers={"Authorization": f"Bearer {token}"}).status_code
 
 
-def test_a_token_is_looked_up_once_in_a_while(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_is_looked_up_once_in_a_while(context: Context) -> None:
     asked = []
-    by_token = workers.by_token
-    monkeypatch.setattr(workers, "by_token", lambda s, t: asked.append(t) or by_token(s, t))
-    clock = [100.0]
-    monkeypatch.setattr(tokens.time, "monotonic", lambda: clock[0])
-    found = context.tokens.look_up(WORKER_TOKEN)
+
+    def by_token(session: Session, token: str) -> str | None:
+        asked.append(token)
+        return workers.by_token(session, token)
+
+    now = 100.0
+    tokens = WorkerTokens(context.db, by_token=by_token, clock=lambda: now)
+    found = tokens.look_up(WORKER_TOKEN)
     assert found is not None
-    clock[0] += tokens.KEEP_SECONDS - 0.01
-    assert context.tokens.remembered(WORKER_TOKEN) == found
-    clock[0] += 0.02
-    assert context.tokens.remembered(WORKER_TOKEN) is None
+    now += KEEP_SECONDS - 0.01
+    assert tokens.remembered(WORKER_TOKEN) == found
+    now += 0.02
+    assert tokens.remembered(WORKER_TOKEN) is None
     assert asked == [WORKER_TOKEN]
 
 
@@ -50,15 +50,13 @@ def test_a_replaced_token_is_refused_at_once(api: TestClient) -> None:
 
 
 def test_a_token_that_is_replaced_while_it_is_looked_up_is_not_remembered(
-    context: Context, monkeypatch: pytest.MonkeyPatch
+    context: Context,
 ) -> None:
-    by_token = workers.by_token
-
     def slow(session: Session, token: str) -> str | None:
-        found = by_token(session, token)
-        context.tokens.forget()  # it was replaced just now
+        found = workers.by_token(session, token)
+        tokens.forget()  # it was replaced just now
         return found
 
-    monkeypatch.setattr(workers, "by_token", slow)
-    assert context.tokens.look_up(WORKER_TOKEN) is not None
-    assert context.tokens.remembered(WORKER_TOKEN) is None
+    tokens = WorkerTokens(context.db, by_token=slow)
+    assert tokens.look_up(WORKER_TOKEN) is not None
+    assert tokens.remembered(WORKER_TOKEN) is None
