@@ -28,12 +28,12 @@ def measure(world: World, ticks: int) -> dict[str, Any]:
     clock = Scheduler(world.db, SETTINGS, lambda: None, holder="benchmark")
     sql = SqlTime(world.db.engine)
     drawn = random.Random(0)
-    found: dict[str, Any] = {"cold": _stretch(clock, sql, 200, until_full=True)}
+    found: dict[str, Any] = {"cold": _stretch(world.db, clock, sql, 200, until_full=True)}
     _start_all(world.db)
-    found["full"] = _stretch(clock, sql, ticks)
+    found["full"] = _stretch(world.db, clock, sql, ticks)
     for ended in (4, 32):
         found[f"ended_{ended}"] = _stretch(
-            clock, sql, ticks, before=lambda n=ended: _finish(world.db, drawn, n)
+            world.db, clock, sql, ticks, before=lambda n=ended: _finish(world.db, drawn, n)
         )
     return found
 
@@ -46,6 +46,7 @@ def occupy(world: World) -> None:
 
 
 def _stretch(
+    db: Database,
     clock: Scheduler,
     sql: SqlTime,
     ticks: int,
@@ -64,7 +65,7 @@ def _stretch(
         database.append(sql.seconds)
         statements.append(sql.statements)
         if before is not None:
-            _start_all(clock._db)
+            _start_all(db)
         if until_full and not made[-1]:
             break
     return {

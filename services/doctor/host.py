@@ -23,14 +23,17 @@ from services.worker.settings import PREFIX, WorkerSettings
 _SECONDS = 5.0
 _SKEW_SECONDS = 60.0
 _WANTED_BYTES = 20 * GIB
-_DRIVER = Path("/proc/driver/nvidia/version")
+DRIVER = Path("/proc/driver/nvidia/version")
 #: Asked for with a token, a thing that nobody has says whether the token is known.
 _NOTHING = "0" * 64
 
 
-def examine() -> list[Finding]:
-    """Every check, as far as the settings allow it."""
-    driver = _driver()
+def examine(*, loaded: Path = DRIVER) -> list[Finding]:
+    """Make every check, as far as the settings allow it.
+
+    The file `loaded` exists where the NVIDIA driver is loaded.
+    """
+    driver = _driver(loaded)
     found = [driver, _toolkit(needed=driver.state == "ok")]
     try:
         settings = WorkerSettings()
@@ -44,9 +47,9 @@ def examine() -> list[Finding]:
     return [*found, _broker(os.environ.get(f"{PREFIX}BROKER_URL"))]
 
 
-def _driver() -> Finding:
+def _driver(loaded: Path) -> Finding:
     """The driver, and whether it answers: it may be loaded and not match its library."""
-    if not _DRIVER.exists():
+    if not loaded.exists():
         return Finding("NVIDIA driver", "note", "not loaded", "needed only for GPUs")
     smi = shutil.which("nvidia-smi")
     if smi is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import (
@@ -29,9 +29,9 @@ OTHER = "other"
 class Metrics:
     """What a scrape is answered with."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._own = CollectorRegistry()
-        self._own.register(DatabaseCollector(db))
+        self._own.register(DatabaseCollector(db, clock))
 
     def render(self) -> bytes:
         """The text format of Prometheus."""
@@ -39,10 +39,11 @@ class Metrics:
 
 
 class DatabaseCollector(Collector):
-    """Reads the database at a scrape, at most every few seconds."""
+    """Reads the database at a scrape, at most every few seconds by `clock`."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, clock: Callable[[], float]) -> None:
         self._db = db
+        self._clock = clock
         self._ledger = Ledger(db)
         self._names = Names()
         self._lock = threading.Lock()
@@ -55,9 +56,9 @@ class DatabaseCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
-            if time.monotonic() - self._read_at >= CACHE_SECONDS:
+            if self._clock() - self._read_at >= CACHE_SECONDS:
                 self._families = list(self._read())
-                self._read_at = time.monotonic()
+                self._read_at = self._clock()
             yield from self._families
 
     def _read(self) -> Iterator[Metric]:

@@ -34,6 +34,7 @@ class Scheduler:
 
     `holder` names the leader's lease. Give a fixed name only where something else makes sure that
     no two live schedulers share it: a restart then need not wait for the old lease to expire.
+    `clock` counts the seconds between ticks.
     """
 
     def __init__(
@@ -43,15 +44,17 @@ class Scheduler:
         on_commit: Callable[[], None],
         *,
         holder: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._db = db
         self._settings = settings
         self._on_commit = on_commit
+        self._clock = clock
         self._holder = holder or new_id("sch")
         self._epoch: int | None = None
         self._renew_at = 0.0
         self._fill_at = 0.0
-        self._last_tick = time.monotonic()
+        self._last_tick = self._clock()
         self._served: dict[Size, float] = {}
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -94,7 +97,7 @@ class Scheduler:
         with self.ticks.timed():
             self._fill_shapes()
             made = self._turn()
-        self._last_tick = time.monotonic()
+        self._last_tick = self._clock()
         return made
 
     @property
@@ -103,18 +106,18 @@ class Scheduler:
         return self._epoch is not None
 
     def _lead(self) -> bool:
-        if self._epoch is None or time.monotonic() >= self._renew_at:
+        if self._epoch is None or self._clock() >= self._renew_at:
             epoch = leader.acquire(
                 self._db, self._holder, self._settings.leader_lease, self._epoch
             )
-            self._renew_at = time.monotonic() + self._settings.leader_seconds / 3
+            self._renew_at = self._clock() + self._settings.leader_seconds / 3
             is_new, self._epoch = epoch != self._epoch, epoch
             if epoch is not None and is_new:
                 log.info("leading with epoch %d", epoch)
                 self._grant_amnesty()
         if self._epoch is None:
             return False
-        if time.monotonic() - self._last_tick > self._blackout:
+        if self._clock() - self._last_tick > self._blackout:
             self._grant_amnesty()
         return True
 
@@ -127,7 +130,7 @@ class Scheduler:
         """Whatever ran while nobody led gets one full lease before it may be called lost."""
         with self._write() as session:
             expiry.renew_all(session, self._db.now(session) + self._settings.lease)
-        self._last_tick = time.monotonic()
+        self._last_tick = self._clock()
         self.ticks.count("amnesty", 1)
 
     @contextmanager
@@ -138,9 +141,9 @@ class Scheduler:
             yield session
 
     def _fill_shapes(self) -> None:
-        if time.monotonic() < self._fill_at:
+        if self._clock() < self._fill_at:
             return
-        self._fill_at = time.monotonic() + _FILL_SECONDS
+        self._fill_at = self._clock() + _FILL_SECONDS
         with self._db.read() as session:
             missing = shapes.any_missing(session)
         if missing:

@@ -201,7 +201,7 @@ def demands(
     """Of each shape that waits and has workers, the first measurements of the queue: as many as
     could start now, and a few that may hold back resources. Empty if none could start."""
     open_ = [supply for supply in free if can_start(supply, policy)]
-    shapes = [s for s in session.execute(_waiting(now)).all() if s.head is not None]
+    shapes = [s for s in session.execute(waiting_shapes(now)).all() if s.head is not None]
     room = {shape.id: _room(shape, open_) for shape in shapes}
     if not any(room.values()):
         return []
@@ -209,7 +209,7 @@ def demands(
     for shape in shapes:
         if any(_suits(shape, supply) for supply in free):
             limit = min(room[shape.id] + policy.reservations, policy.placements)
-            found.extend(_heads(session, shape, now, limit))
+            found.extend(first_in_queue(session, shape, now, limit))
     failed = _failed_on(session, [demand.measurement for demand in found])
     return [
         replace(demand, avoid_workers=frozenset(failed[demand.measurement]))
@@ -219,8 +219,11 @@ def demands(
     ]
 
 
-def _waiting(now: datetime) -> Select[*tuple[Any, ...]]:
-    """Every shape with the first measurement that waits for it. One look into an index each."""
+def waiting_shapes(now: datetime) -> Select[*tuple[Any, ...]]:
+    """Select every shape with the first measurement that waits for it.
+
+    Each takes one look into an index.
+    """
     shape, table = schema.Shape, schema.Measurement
     head = (
         select(table.id)
@@ -280,9 +283,10 @@ def _room(shape: Row[*tuple[Any, ...]], free: Iterable[Supply]) -> int:
     )
 
 
-def _heads(
+def first_in_queue(
     session: Session, shape: Row[*tuple[Any, ...]], now: datetime, limit: int
 ) -> list[Demand]:
+    """Return the first `limit` measurements that wait for a shape, in the order of the queue."""
     table = _measurement
     rows = session.execute(
         select(

@@ -14,7 +14,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ _SETTLE_SECONDS = 5.0  # for the driver to clear away after a program that was k
 _LOOK_SECONDS = 0.1
 _FIRST_PAUSE, _LONGEST_PAUSE = 10.0, 600.0
 _FREE_SHARE = 0.01  # of its memory; utilisation says nothing
-_DRIVER = Path("/dev/nvidiactl")
+DRIVER = Path("/dev/nvidiactl")
 
 
 class GpusUnavailable(AssayError):
@@ -76,7 +76,8 @@ def lock_folder() -> Path:
 class Gpus:
     """The devices this worker offers; safe to use from several threads.
 
-    Without `nvml` they are what somebody declared, and nobody looks at them.
+    Without `nvml` they are what somebody declared, and nobody looks at them. `clock` says when a
+    device in trouble is looked at again.
     """
 
     def __init__(
@@ -86,11 +87,13 @@ class Gpus:
         locks: Path | None = None,
         *,
         settle_seconds: float = _SETTLE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.devices = list(devices)
         self._nvml = nvml
         self._locks = locks or lock_folder()
         self._settle_seconds = settle_seconds
+        self._clock = clock
         self._slots = {device.uuid: _Slot(device) for device in devices}
         self._guard = threading.Lock()
         for uuid in self._slots:
@@ -148,7 +151,7 @@ class Gpus:
     def give_back(self, lease: GpuLease) -> None:
         """See `GpuLease.release`."""
         locks = dict(zip(lease.uuids, lease.locks, strict=False))
-        deadline = time.monotonic() + self._settle_seconds
+        deadline = self._clock() + self._settle_seconds
         for uuid in lease.uuids:
             slot = self._slots[uuid]
             lock = locks.get(uuid)
@@ -163,7 +166,7 @@ class Gpus:
     def usable(self) -> int:
         """How many devices are in good health, in use or not; looks at the others when due."""
         for slot in self._slots.values():
-            if slot.trouble is not None and time.monotonic() >= slot.next_look:
+            if slot.trouble is not None and self._clock() >= slot.next_look:
                 self._look_again(slot)
         return sum(slot.trouble is None for slot in self._slots.values())
 
@@ -216,7 +219,7 @@ class Gpus:
         problem = self._trouble(uuid)  # told once: it does not pass by itself
         if problem is None:
             problem = self._in_use(uuid)
-            while problem is not None and time.monotonic() < deadline:
+            while problem is not None and self._clock() < deadline:
                 time.sleep(_LOOK_SECONDS)
                 problem = self._in_use(uuid)
         if problem is not None:
@@ -248,7 +251,7 @@ class Gpus:
         if slot.trouble != problem:
             _log.error("GPU %s is left out: %s", slot.device.uuid, problem)
         slot.trouble = problem
-        slot.next_look = time.monotonic() + slot.pause
+        slot.next_look = self._clock() + slot.pause
         slot.pause = min(2 * slot.pause, _LONGEST_PAUSE)
 
     def _look_again(self, slot: _Slot) -> None:
@@ -288,8 +291,15 @@ def _opened(path: Path) -> int:
         return os.open(path, flags)
 
 
-def open_gpus(wanted: str | Sequence[str]) -> Gpus:
-    """The GPUs this worker offers: `auto` (all), `none`, or those with these UUIDs.
+def open_gpus(
+    wanted: str | Sequence[str],
+    *,
+    driver: Path = DRIVER,
+    open_driver: Callable[[], Nvml | None] = open_nvml,
+) -> Gpus:
+    """Return the GPUs this worker offers: `auto` (all), `none`, or those with these UUIDs.
+
+    The driver is asked where the file `driver` exists.
 
     Raises:
         InvalidInput: a device that was asked for is not there.
@@ -298,11 +308,11 @@ def open_gpus(wanted: str | Sequence[str]) -> Gpus:
     if wanted == "none":
         return Gpus([], None)
     if isinstance(wanted, str):
-        if not _DRIVER.exists():
+        if not driver.exists():
             return Gpus([], None)
-        nvml = open_nvml()
+        nvml = open_driver()
         return Gpus(nvml.devices() if nvml is not None else [], nvml)
-    nvml = open_nvml() if _DRIVER.exists() else None
+    nvml = open_driver() if driver.exists() else None
     if nvml is None:
         _log.warning("the GPUs are as declared: without a driver nobody looks at their health")
         return Gpus([Device(uuid=uuid) for uuid in wanted], None)

@@ -18,7 +18,7 @@ from assay.contracts.worker import Device
 from assay.domain.errors import AssayError
 
 T = TypeVar("T")
-_CALL_SECONDS = 10.0
+CALL_SECONDS = 10.0
 _SET_TIMEOUT_MS = 0
 _HARMLESS_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Errors of a program, not of the device: a bad address, a kernel that was ended."""
@@ -43,12 +43,12 @@ class Nvml:
     """NVML by way of `module`, which is `pynvml` or speaks the same calls.
 
     Devices are named by UUID; those of a GPU that is divided (MIG) are its parts. Every method
-    raises `NvmlError` when the driver does not answer as it should.
+    raises `NvmlError` when the driver does not answer as it should, or within `call_seconds`.
     """
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, *, call_seconds: float = CALL_SECONDS) -> None:
         self._module = module
-        self._calls = _OneThread()
+        self._calls = _OneThread(call_seconds)
         self._events: dict[str, Any] = {}
         self._called(module.nvmlInit)
         self.driver = _text(self._called(module.nvmlSystemGetDriverVersion))
@@ -207,7 +207,8 @@ class Nvml:
 class _OneThread:
     """Makes calls one after the other in a thread of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stuck: threading.Event | None = None
         threading.Thread(target=self._run, name="nvml", daemon=True).start()
@@ -233,7 +234,7 @@ class _OneThread:
                 done.set()
 
         self._jobs.put(job)
-        if not done.wait(_CALL_SECONDS):
+        if not done.wait(self._seconds):
             self._stuck = done
             raise NvmlError("NVML does not answer")
         if errors:

@@ -15,18 +15,20 @@ TAIL = 64 << 10
 """Of an output that is too long, so many last bytes are kept: a traceback stands there."""
 _CHUNK = 64 << 10
 _PAUSE = 0.001  # per chunk that is dropped: 60 MB/s cost this host next to nothing
-_END_SECONDS = 5.0
+END_SECONDS = 5.0
 
 
 class OutputPipe:
     """A pipe whose content goes to a file: the first `cap` bytes, and in the end the last ones.
 
     The program gets `descriptor`. It never holds the file: it can neither read, shorten nor
-    overwrite what it printed, and memory here stays flat whatever it prints.
+    overwrite what it printed, and memory here stays flat whatever it prints. A writer that is
+    still there at the end, and should be dead, gets `end_seconds`.
     """
 
-    def __init__(self, path: Path, cap: int) -> None:
+    def __init__(self, path: Path, cap: int, *, end_seconds: float = END_SECONDS) -> None:
         self._left = cap
+        self._end_seconds = end_seconds
         self._tail: deque[bytes] = deque()
         self._kept = 0
         self._dropped = 0
@@ -45,7 +47,7 @@ class OutputPipe:
     def close(self) -> None:
         """Store the rest and end; waits a moment for a writer that should be dead."""
         self.close_writer()
-        self._thread.join(_END_SECONDS)
+        self._thread.join(self._end_seconds)
         os.close(self._stop_writer)
         self._thread.join()
         for descriptor in (self._reader, self._stop_reader):

@@ -62,16 +62,11 @@ class Sampler:
             del self._points[:count]
 
     def _run(self) -> None:
-        while not self._done.wait(self._until_next()):
+        while not self._done.wait(until_next(time.monotonic() - self._since, self._seconds)):
             seq = round((time.monotonic() - self._since) / self._seconds)
             self._take(seq)
             if self._taken >= POINTS_CAP:
                 return
-
-    def _until_next(self) -> float:
-        passed = time.monotonic() - self._since
-        # A quarter is left out: after a wait that ended a little early the next one is not short.
-        return (math.floor(passed / self._seconds + 0.25) + 1) * self._seconds - passed
 
     def _take(self, seq: int) -> None:
         with self._lock:
@@ -93,3 +88,9 @@ class Sampler:
                     seq=seq, seconds=max(0.0, time.monotonic() - self._since), values=values
                 )
             )
+
+
+def until_next(passed: float, every: float) -> float:
+    """Return how long to wait for the next multiple of `every`, when `passed` seconds are over."""
+    # A quarter is left out: after a wait that ended a little early the next one is not short.
+    return (math.floor(passed / every + 0.25) + 1) * every - passed

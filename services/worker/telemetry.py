@@ -137,12 +137,21 @@ class CurveFollower:
     """The points of `metrics.jsonl` that are still to be shipped; `seq` is the line's number.
 
     Lines that are not a JSON object of finite numbers, or are longer than `LINE_CAP`, are counted
-    and left out.
+    and left out. It ends after `points_cap` points or `lines_cap` lines.
     """
 
-    def __init__(self, folder: int, name: str = "metrics.jsonl") -> None:
+    def __init__(
+        self,
+        folder: int,
+        name: str = "metrics.jsonl",
+        *,
+        points_cap: int = POINTS_CAP,
+        lines_cap: int = LINES_CAP,
+    ) -> None:
         self._folder = folder
         self._name = name
+        self._points_cap = points_cap
+        self._lines_cap = lines_cap
         self._offset = 0
         self._line = 0
         self._points = 0
@@ -162,8 +171,8 @@ class CurveFollower:
     def _wants_more(self) -> bool:
         return (
             len(self._buffer) < POINTS_PER_REPORT
-            and self._points < POINTS_CAP
-            and self._line < LINES_CAP
+            and self._points < self._points_cap
+            and self._line < self._lines_cap
         )
 
     def _read(self, final: bool) -> None:
@@ -199,7 +208,7 @@ class CurveFollower:
     def _take(self, line: bytes) -> None:
         skipping, self._skipping = self._skipping, False
         seq, self._line = self._line, self._line + 1
-        if skipping or self._points >= POINTS_CAP or seq >= LINES_CAP:
+        if skipping or self._points >= self._points_cap or seq >= self._lines_cap:
             return
         point = parse_point(line, seq)
         if point is not None:

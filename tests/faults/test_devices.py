@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,7 +112,14 @@ class _Driver:
 
 def test_20_a_gpu_whose_memory_a_zombie_holds_is_not_reused(tmp_path: Path) -> None:
     driver = _Driver()
-    gpus = Gpus(DEVICES, cast(Any, driver), tmp_path, settle_seconds=0.2)
+    ahead = 0.0
+    gpus = Gpus(
+        DEVICES,
+        cast(Any, driver),
+        tmp_path,
+        settle_seconds=0.2,
+        clock=lambda: time.monotonic() + ahead,
+    )
     lease = gpus.take(1)
     sick = lease.uuids[0]
     driver.used[sick] = 20 * GIB
@@ -122,7 +130,7 @@ def test_20_a_gpu_whose_memory_a_zombie_holds_is_not_reused(tmp_path: Path) -> N
         gpus.take(1)
     assert gpus.usable() == 1
     driver.used[sick] = 0
-    gpus._slots[sick].next_look = 0.0  # instead of waiting for it
+    ahead = 3600.0  # instead of waiting for the next look
     wait_until(lambda: gpus.usable() == 2, "it is used again when its memory is free")
     assert gpus.take(1).uuids == (sick,)
 

@@ -1,7 +1,5 @@
 """The Anthropic provider against its wire format."""
 
-import asyncio
-
 import pytest
 
 from assay.llm import (
@@ -193,17 +191,9 @@ def test_cached_tokens():
 
 
 def test_slow_answers_time_out():
-    async def hang(*_):
-        await asyncio.Event().wait()
-
-    def make(policy):
-        model = AnthropicModel(
-            ModelName.parse("anthropic:m@http://127.0.0.1:9"), ENV, policy=policy
-        )
-        model._once = hang
-        return model
-
-    outcome = call(make, timeout_s=0.01)
+    with serve() as provider:
+        provider.hold()
+        outcome = ask(provider, timeout_s=0.01)
     assert isinstance(outcome.error, ProviderUnavailable)
     assert "0.01 s" in str(outcome.error)
 

@@ -113,9 +113,8 @@ def test_small_servers_may_leave_out_the_usage_and_the_end():
 
 def test_openai_itself_may_not():
     def make(policy):
-        model = OpenAIModel(ModelName.parse(f"openai:m@{provider.url}/v1"), {}, policy=policy)
-        model._own_server = False
-        return model
+        name = ModelName.parse(f"openai:m@{provider.url}/v1")
+        return OpenAIModel(name, {}, policy=policy, own_server=False)
 
     whole = without_usage(completion("x" * 50))
     with serve(whole, completion(), whole.plain(), completion()) as provider:

@@ -176,38 +176,34 @@ def program(folder: Path, name: str, says: str, code: int = 0) -> None:
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of programs before all others, and a driver that is loaded."""
+    """A folder of programs before all others."""
     folder = tmp_path / "tools"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    version = tmp_path / "version"
-    version.write_text("NVRM version: 570\n")
-    monkeypatch.setattr(host, "_DRIVER", version)
     return folder
 
 
-def test_gpus_of_a_host(tools: Path) -> None:
+def test_gpus_of_a_host(tools: Path, tmp_path: Path) -> None:
+    loaded = tmp_path / "version"
+    loaded.write_text("NVRM version: 570\n")
     program(tools, "nvidia-smi", "NVIDIA H200, 570.1\nNVIDIA H200, 570.1")
     program(tools, "nvidia-ctk", "NVIDIA Container Toolkit CLI version 1.18.1")
-    found = by_name(host.examine())
+    found = by_name(host.examine(loaded=loaded))
     assert found["NVIDIA driver"].detail == "2 GPUs: NVIDIA H200, 570.1"
     assert (found["container toolkit"].state, found["container toolkit"].detail) == (
         "ok",
         "1.18.1",
     )
     program(tools, "nvidia-ctk", "NVIDIA Container Toolkit CLI version 1.9.0\ncommit: abc")
-    assert by_name(host.examine())["container toolkit"].state == "note"
+    assert by_name(host.examine(loaded=loaded))["container toolkit"].state == "note"
     program(tools, "nvidia-smi", "Failed to initialize NVML: Driver/library version mismatch", 18)
-    finding = by_name(host.examine())["NVIDIA driver"]
+    finding = by_name(host.examine(loaded=loaded))["NVIDIA driver"]
     assert (finding.state, "NVML" in finding.detail) == ("missing", True)
     assert "reboot" in finding.remedy
 
 
-def test_a_host_without_a_gpu_can_be_a_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host, "_DRIVER", tmp_path / "none")
-    found = by_name(host.examine())
+def test_a_host_without_a_gpu_can_be_a_worker(tmp_path: Path) -> None:
+    found = by_name(host.examine(loaded=tmp_path / "none"))
     assert found["NVIDIA driver"].state == "note"
     assert found["ASSAY_WORKER_TOKEN"].state == "missing"
 

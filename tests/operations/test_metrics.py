@@ -109,9 +109,7 @@ def lengthen(db: Database, attempt: str, seconds: int, gpus: int) -> None:
         row.created_at, row.gpus = row.created_at - timedelta(seconds=seconds), gpus
 
 
-def test_what_has_ended_is_added_up_once_and_then_followed(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_ended_is_added_up_once_and_then_followed(world: World) -> None:
     """Readings over time say what one reading of everything says."""
     ledger = statistics.Ledger(world.db)
 
@@ -125,7 +123,7 @@ def test_what_has_ended_is_added_up_once_and_then_followed(
     for number, experiment in enumerate(world.experiments(batch)):
         world.measure(world.implement(experiment.id, f"STEP = {number}\n"))
         # Every other reading settles all there is, the next one adds what came since.
-        monkeypatch.setattr(statistics, "_SETTLED", timedelta(seconds=120 * (number % 2)))
+        ledger.settled = timedelta(seconds=120 * (number % 2))
         assert totals(ledger)[0] == totals(statistics.Ledger(world.db))[0]
     assert totals(ledger) == totals(statistics.Ledger(world.db))
     assert totals(ledger)[0] == {("succeeded", "succeeded", True): 4}
@@ -177,21 +175,20 @@ def test_names_that_others_choose_do_not_grow_without_end() -> None:
     second = names.few("cause", tally)
     assert set(first) == set(second)
     assert all(second[key] >= n for key, n in first.items())
-    assert statistics._name('evil"} 1\nassay_fake 2') == "other"
+    assert statistics.label_value('evil"} 1\nassay_fake 2') == "other"
 
 
-def test_a_scrape_asks_the_database_every_few_seconds_at_most(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
+def test_a_scrape_asks_the_database_every_few_seconds_at_most(world: World) -> None:
+    asked, now = [], 0.0
     event.listen(world.db.engine, "before_cursor_execute", lambda *_: asked.append(1))
-    shown = Metrics(world.db)
+    shown = Metrics(world.db, clock=lambda: now)
     shown.render()
     first = len(asked)
     assert first > 5
+    now += metrics.CACHE_SECONDS - 0.01
     shown.render()
     assert len(asked) == first
-    monkeypatch.setattr(metrics, "CACHE_SECONDS", 0.0)
+    now += 0.02
     shown.render()
     assert len(asked) > first
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -20,10 +22,12 @@ _TIMES: dict[type[schema.Base], tuple[str, ...]] = {
 }
 
 
-def scheduler(world: World, **settings: Any) -> Scheduler:
+def scheduler(
+    world: World, clock: Callable[[], float] = time.monotonic, **settings: Any
+) -> Scheduler:
     """The only scheduler of a world, which leads already: the amnesty is over."""
     chosen = SchedulerSettings.model_validate(settings)
-    made = Scheduler(world.db, chosen, lambda: None, holder="local")
+    made = Scheduler(world.db, chosen, lambda: None, holder="local", clock=clock)
     made.tick()
     return made
 

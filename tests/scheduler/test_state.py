@@ -11,7 +11,7 @@ from assay.environments.catalog import Catalog
 from assay.storage import schema, shapes
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
-from services.scheduler.state import _heads, _waiting, demands, supplies, view
+from services.scheduler.state import demands, first_in_queue, supplies, view, waiting_shapes
 from tests.scheduler.moments import scheduler
 from tests.storage.lifecycle import CLASS, World
 
@@ -76,12 +76,14 @@ def test_the_queue_is_looked_at_through_its_index(
         session.execute(text("ANALYZE measurement"))
     with postgres.read() as session:
         now = postgres.now(session)
-        waiting = session.execute(_waiting(now)).all()
+        waiting = session.execute(waiting_shapes(now)).all()
         (shape,) = (row for row in waiting if row.head is not None)
         assert len(waiting) == 6
         plans = [
-            _explain(session, _waiting(now)),
-            _explain(session, _last_statement(session, lambda: _heads(session, shape, now, 40))),
+            _explain(session, waiting_shapes(now)),
+            _explain(
+                session, _last_statement(session, lambda: first_in_queue(session, shape, now, 40))
+            ),
         ]
     for plan in plans:
         assert "ix_measurement_queue" in plan

@@ -16,7 +16,7 @@ from assay.environments.catalog import Catalog
 from assay.storage import attempts, garbage, logs, schema
 from assay.storage.attempts import Outcome
 from assay.storage.database import Database
-from assay.storage.logs import HEAD, OBJECT, Piece, StoredPiece
+from assay.storage.logs import HEAD, OBJECT, Piece
 from assay.storage.objects import LocalStore, ObjectStore
 from assay.storage.s3 import S3Store
 from assay.storage.telemetry import Telemetry
@@ -40,8 +40,14 @@ def attempt(world: World) -> schema.Attempt:
     return attempt
 
 
-def send(world: World, store: ObjectStore, attempt: schema.Attempt, *pieces: Piece) -> None:
-    """What a report does."""
+def send(
+    world: World,
+    store: ObjectStore,
+    attempt: schema.Attempt,
+    *pieces: Piece,
+    compacts: bool = True,
+) -> None:
+    """What a report does; with `compacts=False`, up to the moment at which it moves rows."""
     with world.db.read() as session:
         ends = {p.stream: logs.stream_end(session, attempt.id, p.stream) for p in pieces}
     moved = logs.move_large(store, PREFIX, pieces, ends)
@@ -54,7 +60,7 @@ def send(world: World, store: ObjectStore, attempt: schema.Attempt, *pieces: Pie
             attempt.lease_token,
             Telemetry(tuple(moved)),
         )
-    for stream in logs.wants_compaction(moved):
+    for stream in logs.wants_compaction(moved) if compacts else ():
         logs.compact(world.db, store, PREFIX, attempt.id, stream)
 
 
@@ -138,21 +144,22 @@ def test_rows_between_objects_are_moved_too(
 
 
 def test_a_log_that_is_moved_by_two_is_moved_once(
-    world: World, store: LocalStore, attempt: schema.Attempt, monkeypatch: pytest.MonkeyPatch
+    world: World, store: LocalStore, attempt: schema.Attempt
 ) -> None:
     content = os.urandom(HEAD + OBJECT + 5)
-    monkeypatch.setattr(logs, "wants_compaction", lambda pieces: set())
     for start in range(0, len(content), 200_000):
-        send(world, store, attempt, Piece("train", start, content[start : start + 200_000]))
-    plain = logs._put
+        piece = Piece("train", start, content[start : start + 200_000])
+        send(world, store, attempt, piece, compacts=False)
 
-    def overtaken(*arguments: object) -> StoredPiece:
-        monkeypatch.setattr(logs, "_put", plain)
-        assert logs.compact(world.db, store, PREFIX, attempt.id, "train") > 0
-        return plain(*arguments)  # type: ignore[arg-type]
+    class Overtaken(LocalStore):
+        """A store in which another process puts the object first, and records it."""
 
-    monkeypatch.setattr(logs, "_put", overtaken)
-    assert logs.compact(world.db, store, PREFIX, attempt.id, "train") == 0
+        def put(self, key: str, data: bytes) -> bool:
+            assert logs.compact(world.db, store, PREFIX, attempt.id, "train") > 0
+            return super().put(key, data)
+
+    slow = Overtaken(store.folder)
+    assert logs.compact(world.db, slow, PREFIX, attempt.id, "train") == 0
     assert whole(world, store, attempt) == content
 
 

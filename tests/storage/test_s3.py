@@ -12,7 +12,6 @@ import httpx2
 import pytest
 
 from assay.domain.errors import InvalidInput, NotFound, Unavailable
-from assay.storage import s3
 from assay.storage.objects import LocalStore, ObjectStore
 from assay.storage.s3 import S3Store
 from tests.support.s3_server import FaultyS3
@@ -222,8 +221,10 @@ def test_a_race_is_run_again(bucket: S3Store, faulty: FaultyS3) -> None:
     ],
 )
 def test_a_lasting_fault_says_what_is_wrong(
-    bucket: S3Store, faulty: FaultyS3, status: int | str, code: str
+    faulty: FaultyS3, tmp_path: Path, status: int | str, code: str
 ) -> None:
+    bucket = S3Store("bucket", tmp_path.name, faulty.url, rest_seconds=0.0)
+    bucket.check()
     faulty.intercept = lambda method, path: status
     for call in (
         bucket.check,
@@ -233,7 +234,6 @@ def test_a_lasting_fault_says_what_is_wrong(
         lambda: bucket.remove("k"),
         lambda: bucket.get("k"),
     ):
-        bucket._breaker.answered()
         with pytest.raises(Unavailable) as caught:
             call()
         assert caught.value.code == code
@@ -250,9 +250,8 @@ def test_a_store_that_is_away_at_the_start_is_asked_again(faulty: FaultyS3) -> N
 
 
 def test_a_store_that_swallows_requests_does_not_hold_everybody_up(
-    bucket: S3Store, faulty: FaultyS3, monkeypatch: pytest.MonkeyPatch
+    bucket: S3Store, faulty: FaultyS3
 ) -> None:
-    monkeypatch.setattr(s3, "_REST_SECONDS", 0.2)
     faulty.intercept = lambda method, path: "drop"
     with pytest.raises(Unavailable):
         bucket.exists("k")

@@ -51,13 +51,13 @@ class CountingApi:
         self.lose = lambda: False
 
     def put_log(self, attempt: str, token: int, bulk: Bulk, **_: object) -> None:
-        self._take(bulk.offset, bulk.data)
+        self.take(bulk.offset, bulk.data)
 
     def progress(self, attempt: str, body: ProgressRequest, **_: object) -> None:
         for piece in body.logs:
-            self._take(piece.offset, base64.b64decode(piece.data))
+            self.take(piece.offset, base64.b64decode(piece.data))
 
-    def _take(self, offset: int, data: bytes) -> None:
+    def take(self, offset: int, data: bytes) -> None:
         self.begun.append(time.monotonic())
         if self.seconds:
             time.sleep(self.seconds)
@@ -108,7 +108,7 @@ def test_300_mib_of_output(tmp_path: Path, out: int) -> None:
         except Unavailable:
             continue
     for piece in telemetry.pending(final=True).logs:
-        api._take(piece.offset, base64.b64decode(piece.data))
+        api.take(piece.offset, base64.b64decode(piece.data))
 
     expected, position, last = hashlib.sha256(), 0, b""
     for block in blocks(total):

@@ -5,7 +5,9 @@ import inspect
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,6 @@ from pydantic import ValidationError
 
 from assay.contracts.worker import Device
 from assay.domain.errors import InvalidInput
-from services.worker import gpus as module
 from services.worker import nvml as nvml_module
 from services.worker.gpus import NO_GPUS, Gpus, GpusUnavailable, open_gpus
 from services.worker.hardware import gpu_class
@@ -30,14 +31,32 @@ def driver() -> FakeNvml:
     return FakeNvml(FakeGpu(A), FakeGpu(B), FakeGpu(C))
 
 
-def offered(driver: FakeNvml, locks: Path) -> Gpus:
+class Clock:
+    """The worker's clock, which a test sets forward."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self._ahead
+
+    def forward(self, seconds: float) -> None:
+        self._ahead = seconds
+
+
+def offered(driver: FakeNvml, locks: Path, clock: Clock | None = None) -> Gpus:
     nvml = Nvml(driver)
-    return Gpus(nvml.devices(), nvml, locks, settle_seconds=0.3)
+    return Gpus(nvml.devices(), nvml, locks, settle_seconds=0.3, clock=clock or Clock())
 
 
 @pytest.fixture
-def gpus(driver: FakeNvml, tmp_path: Path) -> Gpus:
-    return offered(driver, tmp_path)
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def gpus(driver: FakeNvml, tmp_path: Path, clock: Clock) -> Gpus:
+    return offered(driver, tmp_path, clock)
 
 
 def test_devices_are_what_the_driver_shows(gpus: Gpus) -> None:
@@ -91,9 +110,7 @@ sys.stdin.read()
 """
 
 
-def test_a_lock_ends_with_its_process(
-    gpus: Gpus, tmp_path: Path, now: Callable[..., None]
-) -> None:
+def test_a_lock_ends_with_its_process(gpus: Gpus, tmp_path: Path, clock: Clock) -> None:
     gpus.take(1).release()
     path = tmp_path / f"assay-gpu-{A}.lock"
     command = [sys.executable, "-c", HOLDER, str(path)]
@@ -104,22 +121,9 @@ def test_a_lock_ends_with_its_process(
         assert lease.uuids == (B,)
         lease.release()
         holder.kill()
-    now(11)
+    clock.forward(11)
     assert gpus.usable() == 3
     assert gpus.take(1).uuids == (A,)
-
-
-@pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets the worker's clock forward."""
-    import time
-
-    real = time.monotonic
-
-    def forward(seconds: float) -> None:
-        monkeypatch.setattr("time.monotonic", lambda: real() + seconds)
-
-    return forward
 
 
 Trouble = Callable[[FakeGpu], Any]
@@ -184,7 +188,7 @@ def test_a_device_is_looked_at_before_its_first_use(gpus: Gpus, driver: FakeNvml
 
 
 def test_trouble_that_passes_is_seen_less_and_less_often(
-    gpus: Gpus, driver: FakeNvml, now: Callable[..., None]
+    gpus: Gpus, driver: FakeNvml, clock: Clock
 ) -> None:
     lease = gpus.take(1)
     driver.gpus[0].processes = 1
@@ -192,36 +196,33 @@ def test_trouble_that_passes_is_seen_less_and_less_often(
     driver.gpus[0].processes = 0
     assert gpus.usable() == 2  # not looked at again yet
     driver.gpus[0].processes = 1
-    now(11)
+    clock.forward(11)
     assert gpus.usable() == 2
     driver.gpus[0].processes = 0
-    now(25)
+    clock.forward(25)
     assert gpus.usable() == 2  # twenty seconds this time
-    now(35)
+    clock.forward(35)
     assert gpus.usable() == 3
     assert gpus.take(1).uuids == (A,)
 
 
-def test_a_driver_that_came_back_is_asked_anew(
-    gpus: Gpus, driver: FakeNvml, now: Callable[..., None]
-) -> None:
+def test_a_driver_that_came_back_is_asked_anew(gpus: Gpus, driver: FakeNvml, clock: Clock) -> None:
     lease = gpus.take(3)
     driver.broken = True
     lease.release()
     assert gpus.usable() == 0
-    now(11)
+    clock.forward(11)
     assert gpus.usable() == 0
     driver.broken = False
     for gpu in driver.gpus:
         gpu.watched = False
-    now(60)
+    clock.forward(60)
     assert gpus.usable() == 3
 
 
-def test_a_driver_that_hangs_is_not_waited_for(
-    gpus: Gpus, driver: FakeNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nvml_module, "_CALL_SECONDS", 0.1)
+def test_a_driver_that_hangs_is_not_waited_for(driver: FakeNvml, tmp_path: Path) -> None:
+    nvml = Nvml(driver, call_seconds=0.1)
+    gpus = Gpus(nvml.devices(), nvml, tmp_path, settle_seconds=0.3)
     lease = gpus.take(1)
     driver.go.clear()
     lease.release()
@@ -299,25 +300,21 @@ def test_a_lock_is_never_followed_elsewhere(gpus: Gpus, tmp_path: Path) -> None:
 # ---- which are offered ----
 
 
-def test_auto_takes_all_and_none_takes_none(
-    driver: FakeNvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "nvidiactl").touch()
-    monkeypatch.setattr(module, "_DRIVER", tmp_path / "nvidiactl")
-    monkeypatch.setattr(module, "open_nvml", lambda: Nvml(driver))
-    assert len(open_gpus("auto").devices) == 3
-    assert open_gpus("none").devices == []
-    assert [d.uuid for d in open_gpus([C, A]).devices] == [C, A]
+def test_auto_takes_all_and_none_takes_none(driver: FakeNvml, tmp_path: Path) -> None:
+    loaded = tmp_path / "nvidiactl"
+    loaded.touch()
+    opened = partial(open_gpus, driver=loaded, open_driver=lambda: Nvml(driver))
+    assert len(opened("auto").devices) == 3
+    assert opened("none").devices == []
+    assert [d.uuid for d in opened([C, A]).devices] == [C, A]
     with pytest.raises(InvalidInput, match="has no GPU-x"):
-        open_gpus(["GPU-x"])
+        opened(["GPU-x"])
 
 
-def test_without_a_driver_there_are_only_declared_ones(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(module, "_DRIVER", tmp_path / "nvidiactl")
-    assert open_gpus("auto").devices == []
-    assert open_gpus([A]).devices == [Device(uuid=A)]
+def test_without_a_driver_there_are_only_declared_ones(tmp_path: Path) -> None:
+    opened = partial(open_gpus, driver=tmp_path / "nvidiactl")
+    assert opened("auto").devices == []
+    assert opened([A]).devices == [Device(uuid=A)]
 
 
 def test_a_driver_nobody_can_ask_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,6 @@ import threading
 import time
 from pathlib import Path
 
-import pytest
-
-from services.worker import output
 from services.worker.output import TAIL, OutputPipe, stored_output
 
 
@@ -41,12 +38,9 @@ def test_long_output_keeps_beginning_and_end(tmp_path: Path) -> None:
     assert log.read_bytes() == text[:1000] + marker + text[-TAIL:]
 
 
-def test_a_writer_that_does_not_die_holds_nobody_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(output, "_END_SECONDS", 0.2)
+def test_a_writer_that_does_not_die_holds_nobody_up(tmp_path: Path) -> None:
     stop = threading.Event()
-    pipe = OutputPipe(tmp_path / "log", 1000)
+    pipe = OutputPipe(tmp_path / "log", 1000, end_seconds=0.2)
     survivor = os.dup(pipe.descriptor)
     os.set_blocking(survivor, False)
 
@@ -71,11 +65,8 @@ def test_a_writer_that_does_not_die_holds_nobody_up(
         os.close(survivor)
 
 
-def test_a_silent_writer_that_does_not_die_holds_nobody_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(output, "_END_SECONDS", 0.2)
-    pipe = OutputPipe(tmp_path / "log", 1000)
+def test_a_silent_writer_that_does_not_die_holds_nobody_up(tmp_path: Path) -> None:
+    pipe = OutputPipe(tmp_path / "log", 1000, end_seconds=0.2)
     survivor = os.dup(pipe.descriptor)
     os.write(survivor, b"last words")
     pipe.close()

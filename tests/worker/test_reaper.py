@@ -6,13 +6,11 @@ import threading
 import time
 from pathlib import Path
 
-import pytest
-
 from assay.sandbox import SandboxError, SandboxSettings
-from services.worker import reaper
+from services.worker.reaper import reaping
 
 
-def test_it_looks_again_after_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_it_looks_again_after_a_failure(tmp_path: Path) -> None:
     looks = threading.Semaphore(0)
 
     def sweep(settings: SandboxSettings) -> int:
@@ -20,28 +18,33 @@ def test_it_looks_again_after_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_pat
         looks.release()
         raise SandboxError("no engine") if time.monotonic() % 2 < 1 else ValueError("odd")
 
-    monkeypatch.setattr(reaper, "sweep_containers", sweep)
-    with reaper.reaping(SandboxSettings("docker", scratch=tmp_path), 0.01):
+    with reaping(SandboxSettings("docker", scratch=tmp_path), 0.01, sweep=sweep):
         assert looks.acquire(timeout=5)
         assert looks.acquire(timeout=5)
 
 
-def test_an_engine_that_does_not_answer_does_not_hold_up_the_end(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_engine_that_does_not_answer_does_not_hold_up_the_end(tmp_path: Path) -> None:
     stuck, looking = threading.Event(), threading.Event()
-    monkeypatch.setattr(reaper, "_END_SECONDS", 0.1)
-    monkeypatch.setattr(reaper, "sweep_containers", lambda _: looking.set() or int(stuck.wait(20)))
-    with reaper.reaping(SandboxSettings("docker", scratch=tmp_path), 0.01):
+
+    def hang(_: SandboxSettings) -> int:
+        looking.set()
+        return int(stuck.wait(20))
+
+    settings = SandboxSettings("docker", scratch=tmp_path)
+    with reaping(settings, 0.01, sweep=hang, end_seconds=0.1):
         assert looking.wait(5)
         since = time.monotonic()
     assert time.monotonic() - since < 5
     stuck.set()
 
 
-def test_other_backends_leave_nothing_to_look_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(reaper, "sweep_containers", lambda _: pytest.fail("looked"))
-    with reaper.reaping(SandboxSettings("bubblewrap", scratch=tmp_path), 0.001):
+def test_other_backends_leave_nothing_to_look_for(tmp_path: Path) -> None:
+    looks: list[SandboxSettings] = []
+
+    def sweep(settings: SandboxSettings) -> int:
+        looks.append(settings)
+        return 0
+
+    with reaping(SandboxSettings("bubblewrap", scratch=tmp_path), 0.001, sweep=sweep):
         time.sleep(0.05)
+    assert looks == []

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from services.worker.sampler import Sampler
+from services.worker.sampler import Sampler, until_next
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -49,9 +49,8 @@ def test_sources_that_fail_or_know_nothing_leave_gaps() -> None:
 
 
 @pytest.mark.parametrize("passed", [0.0, 0.3, 0.9, 0.99, 1.0, 1.01, 7.5])
-def test_the_next_look_is_at_a_multiple(passed: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler = Sampler([], 50.0, seconds=1.0)
-    monkeypatch.setattr("time.monotonic", lambda: 50.0 + passed)
-    wait = sampler._until_next()
+@pytest.mark.parametrize("every", [1.0, 10.0])
+def test_the_next_look_is_at_a_multiple(passed: float, every: float) -> None:
+    wait = until_next(passed * every, every) / every
     assert 0.2 < wait <= 1.25
     assert passed + wait == pytest.approx(round(passed + wait), abs=1e-9)

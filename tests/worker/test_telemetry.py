@@ -159,14 +159,11 @@ def test_curves_count_every_line_and_keep_the_good_ones(tmp_path: Path, folder: 
     assert points(curve, final=True) == [(8, {"a": 5.0})]
 
 
-def test_points_are_capped(tmp_path: Path, folder: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "LINES_CAP", 60)
-    monkeypatch.setattr(telemetry, "POINTS_CAP", 25)
+def test_points_are_capped(tmp_path: Path, folder: int) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"a": 1}\n[]\n' * 100)
-    found = points(CurveFollower(folder), final=True)
+    found = points(CurveFollower(folder, points_cap=25, lines_cap=60), final=True)
     assert [seq for seq, _ in found] == list(range(0, 50, 2))
-    monkeypatch.setattr(telemetry, "POINTS_CAP", 1000)
-    found = points(CurveFollower(folder), final=True)
+    found = points(CurveFollower(folder, lines_cap=60), final=True)
     assert [seq for seq, _ in found] == list(range(0, 60, 2))
 
 

@@ -44,14 +44,19 @@ class OpenAIModel(ProviderModel[openai.AsyncOpenAI]):
         *,
         policy: RetryPolicy | None = None,
         idle_s: float = 120.0,
+        own_server: bool | None = None,
     ) -> None:
-        """Raises MissingKey unless the key is set; a server named by address may need none."""
+        """Raises MissingKey unless the key is set; a server named by address may need none.
+
+        `own_server` says whether it may speak an older or smaller protocol than OpenAI itself; by
+        default a server named by address may.
+        """
         super().__init__(name, policy, idle_s)
         address = name.base_url or env.get("OPENAI_BASE_URL") or None
         self._key = env.get(KEY, "")
         if not self._key and address is None:
             raise MissingKey(name, KEY)
-        self._own_server = address is not None
+        self._own_server = address is not None if own_server is None else own_server
         self._address = self.who = address or _ADDRESS
 
     def _connect(self) -> openai.AsyncOpenAI:

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 URL_SECONDS = 900
 _PROBE = "probe"
 _RACES = 8
-_REST_SECONDS = 1.0
+REST_SECONDS = 1.0
 _FIND_OUT_SECONDS = 30.0
 _EXISTS = frozenset({"PreconditionFailed", "412"})
 _RACE = frozenset({"ConditionalRequestConflict", "409", "OperationAborted"})
@@ -66,15 +66,20 @@ class S3Store:
         endpoint_url: str | None = None,
         public_endpoint_url: str | None = None,
         region: str | None = None,
+        *,
+        rest_seconds: float = REST_SECONDS,
     ) -> None:
-        """`public_endpoint_url` is what URLs for workers name, if they reach the store there."""
+        """`public_endpoint_url` is what URLs for workers name, if they reach the store there.
+
+        An endpoint that did not answer is left alone for `rest_seconds`.
+        """
         self.bucket = bucket
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._region = region
         self._client = _client(endpoint_url, region)
         public = public_endpoint_url or endpoint_url
         self._public = self._client if public == endpoint_url else _client(public, region)
-        self._breaker = _Breaker(bucket)
+        self._breaker = _Breaker(bucket, rest_seconds)
         self._lock = threading.Lock()
         self._conditional: bool | None = None
 
@@ -325,8 +330,9 @@ class _Breaker:
     with them the requests that need no store.
     """
 
-    def __init__(self, bucket: str) -> None:
+    def __init__(self, bucket: str, rest_seconds: float) -> None:
         self._bucket = bucket
+        self._rest_seconds = rest_seconds
         self._lock = threading.Lock()
         self._closed_until = 0.0
         self.failures = 0
@@ -352,7 +358,7 @@ class _Breaker:
     def failed(self) -> None:
         with self._lock:
             self.failures += 1
-            self._closed_until = time.monotonic() + _REST_SECONDS
+            self._closed_until = time.monotonic() + self._rest_seconds
 
     def _refuse(self) -> NoReturn:
         raise Unavailable(

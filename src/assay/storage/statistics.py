@@ -26,7 +26,7 @@ WAITS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 24 * 3600.0)
 #: A worker that was not heard of for so long counts as silent.
 SILENT = timedelta(seconds=60)
 #: No transaction lasts so long: what ended before then is in the database, or never will be.
-_SETTLED = timedelta(seconds=120)
+SETTLED = timedelta(seconds=120)
 _NAME = re.compile(r"[\w.:/-]{1,64}")
 OTHER = "other"
 
@@ -220,16 +220,17 @@ def _hosts(session: Session) -> dict[str, Hosts]:
 
 class Ledger:
     """What has ended, added up. The first reading goes through everything, later ones through
-    the last minutes."""
+    the last minutes: those since `settled` ago."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, settled: timedelta = SETTLED) -> None:
         self._db = db
+        self.settled = settled
         self._settled = Ended()
         self._until: datetime | None = None
 
     def read(self, session: Session) -> Ended:
         """Everything that has ended so far. `session` must see one state of the database."""
-        cut = self._db.now(session) - _SETTLED
+        cut = self._db.now(session) - self.settled
         if self._until is None or cut > self._until:
             self._settled += _ended(session, self._until, cut)
             self._until = cut
@@ -283,7 +284,7 @@ def _attempts(session: Session, which: ColumnElement[bool]) -> Ended:
     ).all()
     found = Ended()
     for state, cause, wasted, count, gpus, cpus, rings in rows:
-        key = (state, _name(cause or state), not wasted)
+        key = (state, label_value(cause or state), not wasted)
         found.attempts[key] += count
         found.gpu_seconds[key] += float(gpus)
         found.cpu_seconds[key] += float(cpus)
@@ -318,7 +319,7 @@ def _failures(session: Session, which: ColumnElement[bool]) -> Ended:
     ).all()
     found = Ended()
     for name, count in rows:
-        found.failures[_name(name),] += count
+        found.failures[label_value(name),] += count
     return found
 
 
@@ -340,7 +341,7 @@ def _calls(session: Session, which: ColumnElement[bool]) -> Ended:
     )
     found = Ended()
     for executor, state, count, cost, tokens_in, tokens_out in session.execute(query):
-        model = _name(executor.partition("@")[0])
+        model = label_value(executor.partition("@")[0])
         found.calls[model, state] += count
         found.dollars[model,] += float(cost or 0)
         found.tokens[model, "input"] += int(tokens_in)
@@ -348,5 +349,6 @@ def _calls(session: Session, which: ColumnElement[bool]) -> Ended:
     return found
 
 
-def _name(text: str | None) -> str:
+def label_value(text: str | None) -> str:
+    """Return a text that may be the value of a label: a plain name, or `other`."""
     return text if text and _NAME.fullmatch(text) else OTHER

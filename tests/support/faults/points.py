@@ -105,9 +105,9 @@ def _storing(suffix: str, *, stored: bool) -> None:
 
 def _answer_recorded() -> None:
     """An answer is on record, and nobody has judged it."""
-    from services.implementer.loop import Loop
+    from services.implementer import judging
 
-    _before(Loop, "_judge")
+    _before(judging, "apply_answer")
 
 
 def _batch_committed() -> None:
@@ -126,9 +126,9 @@ def _claimed() -> None:
 
 def _started() -> None:
     """The sandbox runs, and nobody has been told."""
-    from services.worker.attempt import _Attempt
+    from services.worker.sampler import Sampler
 
-    _before(_Attempt, "_watch_over")
+    _before(Sampler, "add")
 
 
 def _finishing() -> None:
