@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,6 @@ from assay.sandbox import (
     open_volume,
     sweep_volumes,
 )
-from assay.sandbox import volume as volumes
 from assay.sandbox.disk import DiskWatch
 
 MIB = 1 << 20
@@ -51,18 +51,15 @@ for n in range(50):
 @pytest.fixture(
     params=[pytest.param("memory", marks=as_root), pytest.param("image", marks=as_root), "folder"]
 )
-def held(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
+def held(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A folder that holds 32 MiB: a tmpfs, an ext4 image, or an ordinary one."""
     folder = tmp_path / "held"
     folder.mkdir()
     if request.param == "folder":
         yield folder
         return
-    if request.param == "image":
-        monkeypatch.setattr(volumes, "IN_MEMORY_BYTES", 0)
-    with open_volume(folder, HELD, 100) as hard:
+    most = 0 if request.param == "image" else HELD
+    with open_volume(folder, HELD, 100, in_memory_bytes=most) as hard:
         assert hard
         yield folder
     assert list(folder.iterdir()) == []
@@ -125,18 +122,15 @@ def test_nothing_on_a_volume_can_be_executed(tmp_path: Path) -> None:
 
 @as_root
 @pytest.mark.parametrize("kind", ["memory", "image"])
-def test_volumes_of_a_killed_owner_are_swept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    if kind == "image":
-        monkeypatch.setattr(volumes, "IN_MEMORY_BYTES", 0)
+def test_volumes_of_a_killed_owner_are_swept(tmp_path: Path, kind: str) -> None:
+    opened = partial(open_volume, in_memory_bytes=0 if kind == "image" else HELD)
     scope, other = tmp_path / "ours, jürgen", tmp_path / "ours, jürgen too"
     for folder in (scope / "att_1", other / "att_1"):
         folder.mkdir(parents=True)
-    left = open_volume(scope / "att_1", HELD)
+    left = opened(scope / "att_1", HELD)
     assert left.__enter__()
     (scope / "att_1" / "file").touch()
-    with open_volume(other / "att_1", HELD):
+    with opened(other / "att_1", HELD):
         (other / "att_1" / "file").touch()
         assert sweep_volumes(scope) == 1
         assert list(scope.rglob("*")) == [scope / "att_1"]

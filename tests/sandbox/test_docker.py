@@ -28,7 +28,7 @@ from assay.sandbox import (
     open_sandbox,
     seccomp,
 )
-from assay.sandbox.choose import sweep_containers
+from assay.sandbox.choose import ISOLATING, sweep_containers
 from assay.sandbox.docker import backend
 from assay.sandbox.docker.engine import Engine
 from tests.sandbox import test_files, test_isolation, test_limits, test_seccomp
@@ -319,7 +319,7 @@ def test_the_reaper_spares_the_living(
     assert sweep_containers(docker_settings) == 0
     stranger = engine.create(
         {
-            "Image": docker.sandbox._image.id,  # type: ignore[attr-defined]
+            "Image": docker.sandbox.image.id,  # type: ignore[attr-defined]
             "Entrypoint": ["/nothing"],
             "Labels": {"assay.scope": docker_settings.scope},
         }
@@ -423,7 +423,7 @@ def test_images_that_are_missing_or_have_volumes(
 
 def test_an_image_that_vanished_is_looked_up_again(docker: Starter, engine: Engine) -> None:
     sandbox: Any = docker.sandbox
-    found = sandbox._image
+    found = sandbox.image
     object.__setattr__(found, "id", "sha256:" + "0" * 64)
     assert docker.finish("print(1)").out == "1\n"
 
@@ -446,22 +446,22 @@ def test_unreachable_engines(tmp_path: Path, host: str, message: str, monkeypatc
         choose_sandbox("docker", tmp_path)
 
 
-def test_auto_takes_docker_only_without_bubblewrap(
-    docker_settings: SandboxSettings, monkeypatch: Any
-) -> None:
-    scratch, scope = docker_settings.scratch, docker_settings.scope
-    from assay.sandbox import choose
+def test_auto_takes_docker_only_without_bubblewrap(docker_settings: SandboxSettings) -> None:
+    def chosen_of(**problems: str | None) -> tuple[SandboxSettings, str]:
+        """What is chosen when these backends have these problems."""
+        said = {name: lambda _, problem=problem: problem for name, problem in problems.items()}
+        return choose_sandbox(
+            "auto",
+            docker_settings.scratch,
+            docker_host=HOST,
+            scope=docker_settings.scope,
+            candidates={**ISOLATING, **said},
+        )
 
-    def tried(name: str, problem: str | None) -> None:
-        monkeypatch.setitem(choose._ISOLATING, name, lambda settings: problem)
-
-    tried("bubblewrap", None)
-    assert choose_sandbox("auto", scratch, docker_host=HOST)[0].name == "bubblewrap"
-    tried("bubblewrap", "bubblewrap is broken")
-    chosen, _ = choose_sandbox("auto", scratch, docker_host=HOST, scope=scope)
+    assert chosen_of(bubblewrap=None)[0].name == "bubblewrap"
+    chosen, _ = chosen_of(bubblewrap="bubblewrap is broken")
     assert (chosen.name, chosen.docker_host) == ("docker", HOST)
-    tried("docker", "docker is broken")
-    chosen, reason = choose_sandbox("auto", scratch, docker_host=HOST)
+    chosen, reason = chosen_of(bubblewrap="bubblewrap is broken", docker="docker is broken")
     assert chosen.name == "subprocess"
     assert reason == "nothing is isolated: bubblewrap is broken; docker is broken"
 

@@ -1,10 +1,14 @@
 """The parts of the Docker backend that need no engine: what is asked for, labels, the link."""
 
+import contextlib
 import json
 import os
 import socket
+import socketserver
 import threading
 import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -150,20 +154,45 @@ def test_strange_labels_are_left_alone(found: dict[str, str]) -> None:
     assert not abandoned(found, 1e9)
 
 
-def test_connections_are_made_once(monkeypatch: Any) -> None:
-    made: list[str] = []
+@contextlib.contextmanager
+def small_engine(path: Path) -> Iterator[list[str]]:
+    """Answer what a client of Docker asks first; yields the paths that were asked for."""
+    asked: list[str] = []
 
-    class Fake:
-        def __init__(self, host: str) -> None:
-            made.append(host)
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            body = b'{"ApiVersion": "1.44"}'
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
-    monkeypatch.setattr(engine, "Engine", Fake)
-    monkeypatch.setattr(engine, "_check_reachable", lambda host: None)
-    monkeypatch.setenv("DOCKER_HOST", "unix:///fake/one")
-    assert engine.connect(None) is engine.connect("unix:///fake/one")
-    assert engine.connect("unix:///fake/two") is not engine.connect(None)
-    assert made == ["unix:///fake/one", "unix:///fake/two"]
-    engine._connect.cache_clear()
+        def log_message(self, *_: object) -> None:
+            """A socket has no address that could be named."""
+
+    with socketserver.ThreadingUnixStreamServer(str(path), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_connections_are_made_once(tmp_path: Path, monkeypatch: Any) -> None:
+    one, two = (tmp_path / name for name in ("one", "two"))
+    with small_engine(one) as of_one, small_engine(two) as of_two:
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{one}")
+        first = engine.connect(None)
+        assert engine.connect(f"unix://{one}") is first
+        assert engine.connect(f"unix://{two}") is not first
+        assert engine.connect(None) is first
+        assert (len(of_one), len(of_two)) == (1, 1)
+        for host in (one, two):
+            engine.connect(f"unix://{host}").client.close()
 
 
 # ---- the link ----

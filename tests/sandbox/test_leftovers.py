@@ -20,17 +20,14 @@ from tests.support import leftovers as bench
         pytest.param("docker", 4, marks=pytest.mark.docker),
     ],
 )
-def test_nothing_is_left_of_many_sandboxes(
-    name: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bench, "ENGINE", ENGINE)
+def test_nothing_is_left_of_many_sandboxes(name: str, count: int, tmp_path: Path) -> None:
     settings = SandboxSettings(
         name, scratch=tmp_path, docker_host=ENGINE, scope=bench.SCOPE, grace_seconds=0.1
     )
     sandbox = open_sandbox(settings)
     mark = f"{time.time_ns()}"
-    before = bench.traces(tmp_path, mark)
+    before = bench.traces(tmp_path, mark, ENGINE)
     for number in range(count):
         bench.torment(sandbox, tmp_path, number, mark)
-    left = bench.traces(tmp_path, mark).minus(before)
+    left = bench.traces(tmp_path, mark, ENGINE).minus(before)
     assert set(left.values()) == {0}, left

@@ -61,7 +61,7 @@ def test_death_by_signal_is_a_negative_code(bubblewrap: Any) -> None:
 
 def test_wait_wakes_at_once(bubblewrap: Any) -> None:
     started = bubblewrap.start("import time; time.sleep(0.2)")
-    started.handle._meter.interval = 10.0  # a wait that polled would sleep this long
+    started.handle.meter.interval = 10.0  # a wait that polled would sleep this long
     assert started.wait().seconds < 5.0
 
 

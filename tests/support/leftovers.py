@@ -56,8 +56,8 @@ def control_groups(prefix: str) -> list[Path]:
     ]
 
 
-def traces(scratch: Path, mark: str) -> Traces:
-    """Count what is on this host now."""
+def traces(scratch: Path, mark: str, engine: str = ENGINE) -> Traces:
+    """Count what is on this host now, and in this Docker engine."""
     processes = 0
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -69,7 +69,7 @@ def traces(scratch: Path, mark: str) -> Traces:
     stages = sum(len(list(Path(p).glob(f"assay-*-{os.getpid()}-*"))) for p in PARENTS)
     own = sum(1 for path in scratch.rglob("*"))
     listed = subprocess.run(
-        ["docker", "-H", ENGINE, "ps", "-aq", "--filter", f"label=assay.scope={SCOPE}"],
+        ["docker", "-H", engine, "ps", "-aq", "--filter", f"label=assay.scope={SCOPE}"],
         capture_output=True,
         text=True,
         check=False,

@@ -3,7 +3,7 @@
 import importlib
 import platform
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,8 @@ from assay.sandbox.plain import PlainSandbox
 from assay.sandbox.staging import sweep_staging
 
 BackendName = Literal["auto", "docker", "bubblewrap", "subprocess"]
+ProblemOf = Callable[[SandboxSettings], str | None]
+"""Says why a backend cannot be used with these settings, with a remedy; None if it can."""
 
 _NEEDED = frozenset({Guarantee.NO_NETWORK, Guarantee.FILES_CONFINED})
 _APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
@@ -50,13 +52,15 @@ def choose_sandbox(
     docker_host: str | None = None,
     image: str | None = None,
     scope: str = "assay",
+    candidates: Mapping[str, ProblemOf] | None = None,
 ) -> tuple[SandboxSettings, str]:
     """The settings of a backend that works here, and a sentence that says why it was chosen.
 
     "auto" takes bubblewrap (unless an image is named), or else docker, where a quick probe holds
     NO_NETWORK and FILES_CONFINED, otherwise the subprocess backend, which isolates nothing. Also
     clears away what a killed worker left. `docker_host`, `image` and `scope` are for docker
-    (`SandboxSettings`).
+    (`SandboxSettings`). `candidates` are the isolating backends in the order in which "auto" tries
+    them, each with what finds out why it cannot be used (`ISOLATING`).
 
     Raises `SandboxUnavailable` when "bubblewrap" or "docker" was asked for and does not work here.
     """
@@ -67,7 +71,7 @@ def choose_sandbox(
         return plain, "subprocess was asked for: nothing is isolated"
     settings = replace(plain, docker_host=docker_host, image=image, scope=scope)
     problems = []
-    for candidate, problem_of in _ISOLATING.items():
+    for candidate, problem_of in (candidates or ISOLATING).items():
         if name not in ("auto", candidate):
             continue
         if image is not None and candidate != "docker":
@@ -179,8 +183,8 @@ def _apparmor_remedy() -> str:
     )
 
 
-# In the order in which "auto" tries them.
-_ISOLATING: dict[str, Callable[[SandboxSettings], str | None]] = {
+#: The isolating backends, in the order in which "auto" tries them.
+ISOLATING: Mapping[str, ProblemOf] = {
     "bubblewrap": _bubblewrap_problem,
     "docker": _docker_problem,
 }

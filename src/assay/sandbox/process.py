@@ -129,7 +129,7 @@ class ProcessHandle(SupervisedHandle):
         self._close()
         with self.cleanup, contextlib.closing(self._watcher):
             wall_seconds = time.monotonic() - self._started
-            usage = self._meter.sample()
+            usage = self.meter.sample()
             code, cpu_seconds, peak_bytes = self._reap(usage)
             if reason == "exited":
                 reason = self._explain(usage, code)

@@ -49,7 +49,7 @@ class SupervisedHandle:
         self._kept: ExitStack | None = None
         self._limits = spec.limits
         self._grace = grace_seconds
-        self._meter = meter
+        self.meter = meter
         self._disk = disk
         self._started = time.monotonic()
         self._lock = threading.Lock()
@@ -81,7 +81,7 @@ class SupervisedHandle:
             if self._closing:
                 return
             self._killed = True
-            self._meter.sample()  # afterwards what it reads may be gone
+            self.meter.sample()  # afterwards what it reads may be gone
             self._destroy()
             if self._waiting:  # the waiting thread wakes up and clears away
                 return
@@ -90,7 +90,7 @@ class SupervisedHandle:
                 self._outcome = self._finish("cancelled")
 
     def gauges(self) -> dict[str, float]:
-        return self._meter.gauges()
+        return self.meter.gauges()
 
     def _ended(self, seconds: float) -> bool:
         """True as soon as the program has ended, False after `seconds`."""
@@ -123,7 +123,7 @@ class SupervisedHandle:
         deadline = self._started + self._limits.wall_seconds
         while True:
             left = max(0.0, deadline - time.monotonic())
-            if self._ended(min(self._meter.interval, left)):
+            if self._ended(min(self.meter.interval, left)):
                 return "cancelled" if self._killed else "exited"
             overrun = self._overrun(deadline, cancel)
             if overrun is not None:
@@ -136,7 +136,7 @@ class SupervisedHandle:
             return "wall"
         if self._disk.exceeded():
             return "disk"
-        return self._over_limit(self._meter.sample())
+        return self._over_limit(self.meter.sample())
 
     def _over_limit(self, usage: Usage) -> Reason | None:
         if usage.out_of_memory:
@@ -149,9 +149,9 @@ class SupervisedHandle:
             return
         deadline = time.monotonic() + self._grace
         while (left := deadline - time.monotonic()) > 0 and not self._killed:
-            if self._ended(min(self._meter.interval, left)):
+            if self._ended(min(self.meter.interval, left)):
                 return
-            if self._meter.sample().out_of_memory:
+            if self.meter.sample().out_of_memory:
                 return
 
     def _explain(self, usage: Usage, code: int) -> Reason:

@@ -35,16 +35,24 @@ _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def open_volume(folder: Path, size: int, files: int | None = None) -> Iterator[bool]:
+def open_volume(
+    folder: Path,
+    size: int,
+    files: int | None = None,
+    *,
+    in_memory_bytes: int = IN_MEMORY_BYTES,
+) -> Iterator[bool]:
     """Let the empty `folder` hold at most `size` bytes and `files` files, during the block.
 
     Yields whether the kernel holds the limit: False where nothing can be mounted. What is written
-    there is lost at the end. Nothing in it can be executed directly, or act as a device.
+    there is lost at the end. Nothing in it can be executed directly, or act as a device. Volumes
+    up to `in_memory_bytes` are kept in memory, larger ones on the disk.
 
     Raises:
         SandboxError: the volume could not be cleared away.
     """
-    mounted = is_root() and sys.platform == "linux" and _mount(folder, size, files)
+    in_memory = size <= in_memory_bytes
+    mounted = is_root() and sys.platform == "linux" and _mount(folder, size, files, in_memory)
     try:
         yield mounted
     finally:
@@ -136,8 +144,8 @@ def _unescaped(text: str) -> str:
     return os.fsdecode(octal.sub(lambda found: bytes([int(found[1], 8)]), os.fsencode(text)))
 
 
-def _mount(folder: Path, size: int, files: int | None) -> bool:
-    if size <= IN_MEMORY_BYTES:
+def _mount(folder: Path, size: int, files: int | None, in_memory: bool) -> bool:
+    if in_memory:
         inodes = f",nr_inodes={max(files, _LEAST_FILES)}" if files is not None else ""
         return _mount_memory(folder, f"size={size},mode=755{inodes}")
     try:

@@ -82,7 +82,8 @@ class DockerSandbox:
         return connect(self._settings.docker_host)
 
     @property
-    def _image(self) -> Image:
+    def image(self) -> Image:
+        """The image that containers are made of; looked up again once it is gone."""
         with self._finding:
             if self._found is None:
                 name = self._settings.image
@@ -92,11 +93,11 @@ class DockerSandbox:
 
     @property
     def python(self) -> str:
-        return self._image.python
+        return self.image.python
 
     @property
     def facts(self) -> dict[str, str]:
-        return {**self._engine.facts, "image": self._image.digest}
+        return {**self._engine.facts, "image": self.image.digest}
 
     @property
     def adopts(self) -> bool:
@@ -143,7 +144,7 @@ class DockerSandbox:
         folders, devices = _sources(spec.mounts)
         with open_door(self._settings.scratch, user, group) as door:
             wanted = Container(
-                image=self._image,
+                image=self.image,
                 user=user,
                 group=group,
                 door=door.folder,
@@ -172,7 +173,7 @@ class DockerSandbox:
         except errors.NotFound:  # the image was removed meanwhile
             with self._finding:
                 self._found = None
-        wanted = replace(wanted, image=self._image)
+        wanted = replace(wanted, image=self.image)
         try:
             return self._engine.create(container_config(spec, wanted), name)
         except errors.NotFound as error:
@@ -205,7 +206,7 @@ class DockerSandbox:
 
     def _order(self, spec: SandboxSpec) -> dict[str, Any]:
         """What the container's init is told; see `init`."""
-        image, keep = self._image, spec.keep
+        image, keep = self.image, spec.keep
         ours = {"PATH": image.path, "HOME": "/tmp", "LANG": "C.UTF-8", "PWD": spec.cwd}
         return {
             "argv": spec.argv,

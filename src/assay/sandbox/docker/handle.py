@@ -53,7 +53,7 @@ class DockerHandle(SupervisedHandle):
     def _finish(self, reason: Reason) -> Exit | SandboxError:
         # The init waits for us before it ends, so the container's numbers are still there.
         wall_seconds = time.monotonic() - self._started
-        usage = self._meter.sample()
+        usage = self.meter.sample()
         try:
             self._destroy()
             code, out_of_memory = self._result()
