@@ -79,6 +79,8 @@ class Context:
     holder: str = implementations.LOCAL
     #: Called when a worker was admitted or has registered, so that the broker knows it.
     on_worker: Callable[[], None] = _nobody
+    #: The worker that runs in this process, if one does. Nobody may take its token away.
+    own_worker: str | None = None
     #: Parts this can do without for a while, by name; a probe raises `Unavailable`.
     probes: dict[str, Callable[[], None]] = field(default_factory=dict)
 

@@ -97,7 +97,9 @@ class LocalService:
         self.db.migrate()
         self.store = LocalStore(self.settings.objects_path)
         self.store.check()
-        self.context = Context(self.db, self.store, Catalog(), api_settings)
+        self.context = Context(
+            self.db, self.store, Catalog(), api_settings, own_worker=WORKER_NAME
+        )
 
     def _start_api(self) -> None:
         self._server = http_server(self.context, here_only=self.settings.listens_here_only)

@@ -125,8 +125,14 @@ def open_host(
         hardware_class=settings.hardware_class or _class_of(cpu, gpus),
         cpu=cpu,
         gpus=gpus,
-        info=_info(cpu, why),
+        info=_info(cpu, why) | {"held_out_key": _fingerprint(settings)},
     )
+
+
+def _fingerprint(settings: WorkerSettings) -> str:
+    """What tells held-out keys apart without giving one away; empty without a key."""
+    key = settings.held_out_key.get_secret_value()
+    return hashlib.sha256(f"held-out key {key}".encode()).hexdigest()[:8] if key else ""
 
 
 def _class_of(cpu: Cpu, gpus: Gpus) -> str:

@@ -16,6 +16,22 @@ def test_a_list_says_what_cannot_be_used(cli: Cli) -> None:
     assert "active, draining" in text
 
 
+def test_a_list_warns_of_held_out_keys_that_differ(cli: Cli) -> None:
+    cli.service.worker = {"held_out_key": "d4300c6e"}
+    cli.service.more_workers = [
+        {"name": "same", "held_out_key": "d4300c6e"},
+        {"name": "old"},
+        {"name": "gone", "state": "lost", "held_out_key": ""},
+        {"name": "other", "hardware_class": "cpu-other", "held_out_key": "00000000"},
+    ]
+    assert "held-out" not in cli("worker", "list").err
+    cli.service.more_workers.append({"name": "public", "held_out_key": ""})
+    said = cli("worker", "list").err
+    assert "workers of cpu-fake have different held-out keys" in said
+    assert "cpu-other" not in said
+    assert "d4300c6e" in cli("worker", "show", "here").out
+
+
 def test_a_worker_is_shown_with_its_gpus_and_what_it_does_not_guarantee(cli: Cli) -> None:
     cli.service.worker = {
         "gpus": 1,

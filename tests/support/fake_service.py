@@ -91,6 +91,8 @@ class FakeService:
         self.keys: dict[str, str] = {}
         self.worker: dict[str, Any] = {}
         """What is otherwise about the one worker."""
+        self.more_workers: list[dict[str, Any]] = []
+        """What is otherwise about further ones, which can only be listed."""
         self.alike: dict[str, list[dict[str, Any]]] = {}
         """Earlier ideas that the idea of a text is like."""
         self.priced: dict[str, Any] = {}
@@ -175,7 +177,7 @@ class FakeService:
              lambda r: ok({"id": "0" * 64, "files": CODEBASE})),
             ("GET", "/v1/environments/[^/]+/baseline", lambda r: ok(self._baseline())),
             ("POST", "/v1/environments/[^/]+/baseline", self._calibrate),
-            ("GET", "/v1/workers", lambda r: page([WORKER | self.worker], r)),
+            ("GET", "/v1/workers", lambda r: page(self._workers(), r)),
             ("GET", "/v1/workers/(here|wrk_1)", lambda r, w: ok(WORKER | self.worker)),
             ("POST", "/v1/workers/(here|wrk_1)/(cordon|uncordon|remove)", self._change_worker),
             ("POST", "/v1/searches", self._create_search),
@@ -188,6 +190,9 @@ class FakeService:
         ]  # fmt: skip
 
     # -- workers ----------------------------------------------------------------------------
+
+    def _workers(self) -> list[dict[str, Any]]:
+        return [WORKER | own for own in (self.worker, *self.more_workers)]
 
     def _change_worker(self, request: httpx2.Request, _: str, verb: str) -> httpx2.Response:
         if verb == "cordon":

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from assay.domain.errors import Unavailable
 from services.worker.api import ApiRefused, StaleIncarnation
@@ -28,6 +29,18 @@ def test_registration_says_what_the_worker_is(lab: Lab) -> None:
     assert (body["sandbox"], body["isolated"]) == ("subprocess", False)
     assert body["guarantees"]["no_network"] is False
     assert body["info"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert body["info"]["held_out_key"] == ""
+
+
+def test_held_out_keys_are_told_apart_and_not_told(lab: Lab) -> None:
+    keys = ["a-long-secret-key", "another-long-secret-key"]
+    for count, key in enumerate(keys, start=1):
+        lab.start(held_out_key=SecretStr(key))
+        lab.api.wait(lambda count=count: len(lab.api.registrations) == count)
+        lab.stop()
+    told = {body["info"]["held_out_key"] for body in lab.api.registrations}
+    assert len(told - {""}) == 2
+    assert not any(key in str(lab.api.registrations) for key in keys)
 
 
 def test_leases_of_queued_and_running_attempts_are_renewed(lab: Lab) -> None:

@@ -9,8 +9,9 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from assay.contracts.worker import AdmitRequest, AdmittedBody, CordonRequest, WorkerBody
-from assay.domain.errors import NotFound
+from assay.domain.errors import Conflict, NotFound
 from assay.storage import cordons, schema, workers
+from services.implementer.context import Context
 from services.implementer.dependencies import ContextDep, get_administrator, get_owner
 from services.implementer.views.measurements import worker_body
 
@@ -23,6 +24,7 @@ _ADMINISTRATOR = [Depends(get_administrator)]
 def admit(request: AdmitRequest, context: ContextDep) -> AdmittedBody:
     """Let a worker of this name in. One that was admitted before gets a new token: its old one is
     worth nothing from now on."""
+    _check_not_own(context, request.name)
     token = workers.new_token()
     worker_id = workers.admit(context.db, request.name, token)
     context.tokens.forget()
@@ -61,7 +63,18 @@ def remove(worker: WorkerName, context: ContextDep) -> WorkerBody:
     Only say so of a host that is really gone: its resources count as free.
     """
     with context.write() as session:
-        return worker_body(session, workers.remove(context.db, session, _find(session, worker)))
+        worker_id = _find(session, worker)
+        _check_not_own(context, session.get_one(schema.Worker, worker_id).name)
+        return worker_body(session, workers.remove(context.db, session, worker_id))
+
+
+def _check_not_own(context: Context, name: str) -> None:
+    """Refuse to shut out the worker of `assay serve`, which would wait for ever to be let in."""
+    if name == context.own_worker:
+        raise Conflict(
+            f"{name!r} is the worker of this service itself; choose another name",
+            code="own_worker",
+        )
 
 
 def _find(session: Session, worker: str) -> str:

@@ -151,6 +151,7 @@ def worker_body(session: Session, row: schema.Worker) -> WorkerBody:
         cordoned_until=row.cordoned_until if is_cordoned else None,
         cordon_reason=row.cordon_reason if is_cordoned else None,
         running=list(held),
+        held_out_key=row.info.get("held_out_key"),
         last_seen_at=row.last_seen_at,
     )
 

@@ -55,6 +55,20 @@ def list_(context: typer.Context, as_json: AsJson = False) -> None:
     out.data(workers, made)
     if not workers:
         out.say("No workers. `assay serve` starts one along with the service.")
+    for hardware_class in _incomparable(workers):
+        out.say(
+            f"warning: workers of {hardware_class} have different held-out keys, so their results "
+            "cannot be compared; start them with the same ASSAY_WORKER_HELD_OUT_KEY"
+        )
+
+
+def _incomparable(workers: list[WorkerBody]) -> list[str]:
+    """The hardware classes whose active workers do not share one held-out key."""
+    keys: dict[str, set[str]] = {}
+    for worker in workers:
+        if worker.state == "active" and worker.held_out_key is not None:
+            keys.setdefault(worker.hardware_class, set()).add(worker.held_out_key)
+    return sorted(name for name, found in keys.items() if len(found) > 1)
 
 
 def _row(worker: WorkerBody) -> tuple[object, ...]:
@@ -114,11 +128,19 @@ def _facts(worker: WorkerBody) -> list[tuple[str, str]]:
         *((f"  {d.uuid}", f"{d.name}, {d.memory_bytes / GIB:.0f} GiB") for d in worker.devices),
         ("sandbox", worker.sandbox + ("" if worker.isolated else " (not isolated)")),
         ("guarantees missing", ", ".join(missing) or "none"),
+        ("held-out key", _key(worker.held_out_key)),
         ("running", ", ".join(worker.running) or "nothing"),
     ]
     if worker.cordon_reason:
         facts.append(("cordoned", worker.cordon_reason))
     return facts
+
+
+def _key(fingerprint: str | None) -> str:
+    """The fingerprint of a held-out key, or what is known instead."""
+    if fingerprint is None:
+        return "unknown"
+    return fingerprint or "none: generated data is public"
 
 
 @app.command()

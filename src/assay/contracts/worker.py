@@ -85,6 +85,11 @@ class WorkerBody(Resource):
     )
     cordon_reason: str | None = None
     running: list[str] = Field(description="Live attempts.")
+    held_out_key: str | None = Field(
+        None,
+        description="A fingerprint of its held-out key: where it differs, results cannot be "
+        "compared. Empty without a key; null if the worker's version does not tell.",
+    )
     last_seen_at: datetime
 
 
