@@ -1,14 +1,13 @@
 """Draw docs/images/demo.svg, a picture of what `assay demo` prints at its end.
 
-assay demo --json > demo.json && python scripts/picture.py demo.json
+`scripts/measurements.py` draws it from the demo that docs/measurements.json holds.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import re
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,8 @@ TARGET = Path(__file__).resolve().parent.parent / "docs" / "images" / "demo.svg"
 WIDTH = 118
 
 
-def draw(record: dict[str, Any]) -> str:
-    """The picture as SVG; `record` is the `data` of `assay demo --json`."""
+def draw(record: Mapping[str, Any]) -> str:
+    """Return the picture as SVG; `record` is the `data` of `assay demo --json`."""
     batch = BatchBody.model_validate(record["batch"])
     experiments = [ExperimentBody.model_validate(e) for e in record["experiments"]]
     search = SearchBody.model_validate(record["search"])
@@ -47,18 +46,3 @@ def draw(record: dict[str, Any]) -> str:
     svg = re.sub(r"\s*@font-face\s*{.*?}", "", svg, flags=re.DOTALL)
     svg = svg.replace("Fira Code, monospace", "ui-monospace, Menlo, Consolas, monospace")
     return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
-
-
-def main() -> int:
-    """Read the saved output and write the picture."""
-    if len(sys.argv) != 2:
-        sys.stderr.write("usage: python scripts/picture.py demo.json\n")
-        return 2
-    saved = json.loads(Path(sys.argv[1]).read_text())
-    TARGET.parent.mkdir(parents=True, exist_ok=True)
-    TARGET.write_text(draw(saved.get("data", saved)))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

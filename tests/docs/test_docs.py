@@ -32,9 +32,8 @@ from services.local.settings import LocalSettings
 from services.scheduler.settings import SchedulerSettings
 from services.worker.failures import training_failure
 from services.worker.settings import WorkerSettings
+from tests.docs.reading import DOCS, ROOT, write_slope
 
-ROOT = Path(__file__).resolve().parents[2]
-DOCS = ROOT / "docs"
 SETTINGS: list[type[BaseSettings]] = [
     ImplementerSettings,
     LocalSettings,
@@ -177,22 +176,13 @@ def test_every_key_of_a_manifest_is_in_environments() -> None:
 
 
 def test_the_environment_on_the_page_is_a_sound_one(tmp_path: Path) -> None:
-    text = page("environments.md")
     folder = tmp_path / "slope"
-    places = {
-        "environment.toml": "`environments/slope/environment.toml`:",
-        "codebase/train.py": "`codebase/train.py`:",
-        "evaluator/evaluate.py": "`evaluator/evaluate.py`:",
-        "prepare.py": "\n`prepare.py`:",
-    }
-    for name, heading in places.items():
-        block = re.search(r"```\w+\n(.*?)```", text[text.index(heading) :], re.DOTALL)
-        assert block is not None
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(block[1])
+    write_slope(folder)
     findings = list(check_environment(folder, None, prepare=True))
     assert [f for f in findings if not f.ok] == []
-    assert findings[0].detail.partition(";")[0] in text, "the id on the page is another one"
+    assert findings[0].detail.partition(";")[0] in page("environments.md"), (
+        "the id on the page is another one"
+    )
 
 
 @cache

@@ -1,0 +1,225 @@
+"""Show measured figures on the pages from the files that hold them, and record new ones.
+
+    python -m scripts.measurements            write the figures into the pages
+    python -m scripts.measurements --check    exit with 1 where a page differs
+    make bench-overhead | python -m scripts.measurements --record bench-overhead
+
+A page names a figure in a comment in front of it, and another comment ends it:
+
+    about <!--= demo.core_minutes .0f -->9<!--/--> core-minutes
+
+The name is that of an entry of docs/measurements.json, `baseline-NAME-PROFILE-CLASS`
+for environments/NAME/baseline.json, or `discrimination-…` for that file of benchmarks/results/.
+After the dot come the keys that lead to the figure, and after a space its format. A name without a
+dot is one of `BLOCKS`. An entry without figures has not been measured yet; the page says so.
+
+`--record` keeps the last line of what it reads: a benchmark's JSON, or what scripts/timed.sh says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from assay.analysis.rows import experiment_rows
+from assay.cli.batch import summary
+from assay.contracts.batch import BatchBody, ExperimentBody
+from assay.environments import Catalog
+from benchmarks.discrimination import RESULTS, table_of
+from scripts import picture
+
+ROOT = Path(__file__).resolve().parent.parent
+STORE = ROOT / "docs" / "measurements.json"
+PAGES = ("*.md", "docs/*.md", "environments/*/README.md")
+NOT_MEASURED = "(not measured yet)"
+_SHOWN = re.compile(r"<!--= (?P<name>\S+)(?: (?P<format>\S+))? -->(?P<old>.*?)<!--/-->", re.DOTALL)
+_TIMED = re.compile(r".+ took (?P<minutes>\d+) min (?P<seconds>\d+) s")
+#: Characters of an idea in the README's table.
+_TITLE_WIDTH = 48
+
+Figures = Mapping[str, Any]
+Entries = Mapping[str, Figures | None]
+
+
+def stored() -> dict[str, Figures | None]:
+    """Return figures, command, date and machine of every entry; None where nothing is measured."""
+    found: dict[str, Figures | None] = {}
+    for name, entry in json.loads(STORE.read_text()).items():
+        found[name] = {**entry, **entry["figures"]} if entry["figures"] else None
+    for path in sorted(ROOT.glob("environments/*/baseline.json")):
+        for profile, classes in json.loads(path.read_text()).items():
+            for kind, baseline in classes.items():
+                if n := len(baseline["values"]):
+                    detectable = 2 * baseline["spread"] * math.sqrt(1 + 1 / n)
+                    name = f"baseline-{path.parent.name}-{profile}-{kind}"
+                    found[name] = {**baseline, "n": n, "detectable": detectable}
+    for path in sorted(RESULTS.glob("discrimination-*.json")):
+        result = json.loads(path.read_text())
+        found[path.stem.removesuffix(f"-{result['hardware_class']}")] = result
+    return found
+
+
+def shown(name: str, how: str, entries: Entries) -> str:
+    """Return the text of a figure or a block.
+
+    Raises:
+        KeyError: nothing has this name.
+    """
+    if name in BLOCKS:
+        entry, block = BLOCKS[name]
+        figures = entries[entry]
+        return f"\n{NOT_MEASURED if figures is None else block(figures)}\n"
+    first, *keys = name.split(".")
+    value: Any = entries[first]
+    if value is None:
+        return NOT_MEASURED
+    for key in keys:
+        value = value[key]
+    return format(value, how)
+
+
+def rendered(text: str, entries: Entries) -> str:
+    """Return a page with the figures that are stored."""
+
+    def replace(found: re.Match[str]) -> str:
+        name, how, old = found["name"], found["format"] or "", found["old"]
+        new = shown(name, how, entries)
+        opening = found[0][: found.start("old") - found.start()]
+        return found[0] if old == new else f"{opening}{new}<!--/-->"
+
+    return _SHOWN.sub(replace, text)
+
+
+def recorded(output: str, *, printed: bool) -> dict[str, Any]:
+    """Return the figures in what a command printed; with `printed`, its lines as they are.
+
+    Raises:
+        ValueError: the last line is neither JSON nor from scripts/timed.sh.
+    """
+    lines = [line.rstrip() for line in output.strip("\n").splitlines()]
+    if printed:
+        return {"printed": [line for line in lines if not line or set(line) - {" ", "─"}]}
+    last = lines[-1] if lines else ""
+    if timed := _TIMED.fullmatch(last):
+        seconds = 60 * int(timed["minutes"]) + int(timed["seconds"])
+        return {"seconds": seconds, "minutes": round(seconds / 60, 1)}
+    figures: dict[str, Any] = json.loads(last)
+    return figures
+
+
+def machine() -> str:
+    """Return what measures, and how busy it has been for the last quarter of an hour."""
+    from services.worker.hardware import hardware_class, read_cpu
+
+    cpu = read_cpu()
+    load = os.getloadavg()[2]
+    return f"{os.cpu_count()} cores, {cpu.model}, {hardware_class(cpu)}, load {load:.1f}"
+
+
+def demo_results(figures: Figures) -> str:
+    """The end of `assay demo`: the best idea, one within noise, the worst, and the failures."""
+    batch = BatchBody.model_validate(figures["batch"])
+    bodies = [ExperimentBody.model_validate(e) for e in figures["experiments"]]
+    metric = Catalog().get(batch.environment.partition("@")[0]).manifest.metric
+    rows = experiment_rows(bodies, metric.direction, _TITLE_WIDTH)
+    scored = [row for row in rows if row.rank]
+    noise = [row for row in scored[1:-1] if row.verdict == "within noise"]
+    chosen = [scored[0], *noise[:1], scored[-1], *(row for row in rows if row.state == "failed")]
+    (about,) = summary(batch, metric.unit)
+    cells = [("#", "idea", "state", metric.name, "change vs baseline", "verdict")]
+    cells += [
+        (str(row.rank or "–"), row.title, row.state, row.metric, row.change, row.verdict)
+        for row in chosen
+    ]
+    return _fenced([*str(about).splitlines()[1:], "", *_aligned(cells)])
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["   ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+    return [line.rstrip() for line in lines]
+
+
+def _fenced(lines: list[str]) -> str:
+    return "\n".join(["```text", *lines, "```"])
+
+
+def printed_lines(figures: Figures) -> str:
+    """What a command printed."""
+    return _fenced(figures["printed"])
+
+
+def edits(figures: Figures) -> str:
+    """The table of `benchmarks.discrimination`."""
+    environment = Catalog().get(figures["environment"].partition("@")[0])
+    return table_of(figures["figures"], environment.manifest.metric.name)
+
+
+#: What fills whole lines of a page: by name, the entry and what is made of its figures.
+BLOCKS: dict[str, tuple[str, Callable[[Figures], str]]] = {
+    "demo-results": ("demo", demo_results),
+    "quickstart-batch": ("quickstart-batch", printed_lines),
+    "quickstart-search": ("quickstart-search", printed_lines),
+    "discrimination-nanogpt": ("discrimination-nanogpt", edits),
+    "discrimination-grpo": ("discrimination-grpo", edits),
+    "discrimination-grpo-good": ("discrimination-grpo-good", edits),
+    "discrimination-toy": ("discrimination-toy", edits),
+}
+
+
+def rendered_files(entries: Entries) -> dict[Path, str]:
+    """Return every page, and the picture, as they should be."""
+    pages = [path for pattern in PAGES for path in sorted(ROOT.glob(pattern))]
+    files = {path: rendered(path.read_text(), entries) for path in pages}
+    demo = entries["demo"]
+    return files if demo is None else files | {picture.TARGET: picture.draw(demo)}
+
+
+def record(name: str, command: str, figures: Figures) -> None:
+    """Store an entry, with the date and what measured it."""
+    entries = json.loads(STORE.read_text())
+    date = datetime.now(UTC).date().isoformat()
+    entry = {"command": command, "date": date, "machine": machine(), "figures": figures}
+    entries[name] = entry
+    STORE.write_text(json.dumps(entries, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
+
+
+def main() -> int:
+    """Record if asked to; then render, or check."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; fail on a difference")
+    parser.add_argument("--record", metavar="ENTRY", help="store what stdin says as this entry")
+    parser.add_argument("--command", help="what printed it (default: make ENTRY)")
+    parser.add_argument("--printed", action="store_true", help="keep all lines as they are")
+    parser.add_argument(
+        "--add",
+        action="append",
+        default=[],
+        metavar="KEY=NUMBER",
+        type=lambda text: text.split("=", 1),
+        help="a figure that the output lacks",
+    )
+    given = parser.parse_args()
+    if given.record:
+        figures = recorded(sys.stdin.read(), printed=given.printed)
+        figures = figures.get("data", figures) | {k: float(v) for k, v in given.add}
+        record(given.record, given.command or f"make {given.record}", figures)
+    differ = {p: text for p, text in rendered_files(stored()).items() if p.read_text() != text}
+    for path, text in differ.items():
+        if given.check:
+            sys.stderr.write(f"{path.relative_to(ROOT)} differs; run `make measurements`\n")
+        else:
+            path.write_text(text)
+    return 1 if given.check and differ else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
