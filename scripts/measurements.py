@@ -40,6 +40,8 @@ ROOT = Path(__file__).resolve().parent.parent
 STORE = ROOT / "docs" / "measurements.json"
 PAGES = ("*.md", "docs/*.md", "environments/*/README.md")
 NOT_MEASURED = "(not measured yet)"
+#: Where a demo kept its files: nothing that was measured.
+PLACES = ("api", "database", "artifacts")
 _SHOWN = re.compile(r"<!--= (?P<name>\S+)(?: (?P<format>\S+))? -->(?P<old>.*?)<!--/-->", re.DOTALL)
 _TIMED = re.compile(r".+ took (?P<minutes>\d+) min (?P<seconds>\d+) s")
 #: Characters of an idea in the README's table.
@@ -112,7 +114,8 @@ def recorded(output: str, *, printed: bool) -> dict[str, Any]:
         seconds = 60 * int(timed["minutes"]) + int(timed["seconds"])
         return {"seconds": seconds, "minutes": round(seconds / 60, 1)}
     figures: dict[str, Any] = json.loads(last)
-    return figures
+    figures = figures.get("data", figures)  # what the command line wraps in an envelope
+    return {key: value for key, value in figures.items() if key not in PLACES}
 
 
 def machine() -> str:
@@ -187,8 +190,7 @@ def record(name: str, command: str, figures: Figures) -> None:
     """Store an entry, with the date and what measured it."""
     entries = json.loads(STORE.read_text())
     date = datetime.now(UTC).date().isoformat()
-    entry = {"command": command, "date": date, "machine": machine(), "figures": figures}
-    entries[name] = entry
+    entries[name] = {"command": command, "date": date, "machine": machine(), "figures": figures}
     STORE.write_text(json.dumps(entries, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
 
 
@@ -210,8 +212,9 @@ def main() -> int:
     given = parser.parse_args()
     if given.record:
         figures = recorded(sys.stdin.read(), printed=given.printed)
-        figures = figures.get("data", figures) | {k: float(v) for k, v in given.add}
-        record(given.record, given.command or f"make {given.record}", figures)
+        figures |= {key: float(value) for key, value in given.add}
+        command = given.command or f"make {given.record.removeprefix('make-')}"
+        record(given.record, command, figures)
     differ = {p: text for p, text in rendered_files(stored()).items() if p.read_text() != text}
     for path, text in differ.items():
         if given.check:

@@ -46,6 +46,8 @@ def test_an_unknown_figure_is_an_error(name: str) -> None:
 
 def test_figures_are_read_from_the_end_of_an_output() -> None:
     assert recorded('talk\n{"ratio": 2.5}\n', printed=False) == {"ratio": 2.5}
+    wrapped = '{"data": {"ratio": 2.5, "api": "http://127.0.0.1:1"}, "counts": {}}'
+    assert recorded(wrapped, printed=False) == {"ratio": 2.5}
     timed = recorded("= 9 passed in 1s =\nmake test took 4 min 30 s\n", printed=False)
     assert timed == {"seconds": 270, "minutes": 4.5}
     assert recorded(" a  \n ───\n\n b\n", printed=True) == {"printed": [" a", "", " b"]}
