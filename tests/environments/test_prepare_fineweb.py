@@ -17,6 +17,8 @@ import pytest
 from tests.environments.hub_server import Hub, serve
 from tests.environments.preparing import END_OF_TEXT, Lab, make_gpt2, make_lab, shard
 
+pytestmark = pytest.mark.slow
+
 FINEWEB = "datasets/kjj0/fineweb10B-gpt2"
 CONFIG = {"source": "fineweb", "tokenizer": "gpt2", "shards": 2, "held_out_tokens": 100}
 

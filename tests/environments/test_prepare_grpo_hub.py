@@ -20,6 +20,8 @@ from safetensors.numpy import save
 from tests.environments.hub_server import Hub, serve
 from tests.environments.preparing import variables
 
+pytestmark = pytest.mark.slow
+
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / "environments"
 MODEL = "Qwen/Qwen2.5-Math-1.5B"
 TRAIN = "datasets/nlile/hendrycks-MATH-benchmark"

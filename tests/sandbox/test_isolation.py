@@ -184,6 +184,7 @@ def test_two_sandboxes_have_two_users(bubblewrap: Any) -> None:
     assert len(users) == 2
 
 
+@pytest.mark.slow
 def test_torch_works_inside(bubblewrap: Any) -> None:
     pytest.importorskip("torch")
     code = """

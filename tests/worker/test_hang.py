@@ -12,6 +12,8 @@ import pytest
 from tests.support.fake_worker_api import Record
 from tests.worker.conftest import Lab
 
+pytestmark = pytest.mark.slow
+
 _log = logging.getLogger(__name__)
 SLOTS, HUNG, GOOD = 4, 5, 55
 BUDGET, GRACE, WORK = 2.0, 0.2, 0.5

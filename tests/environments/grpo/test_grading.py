@@ -96,6 +96,7 @@ VERIFIED = [
 ]
 
 
+@pytest.mark.slow
 def test_what_the_verifier_decides(code: Any) -> None:
     pairs = [(answer, reference) for answer, reference, _ in VERIFIED]
     verifier = code.verifier.Verifier()

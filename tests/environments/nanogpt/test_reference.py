@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+pytestmark = pytest.mark.slow
+
 STYLES = {
     "paper": {"norm": "rmsnorm", "attention": "sdpa", "vocab_size": 301},
     "tiny": {"norm": "layernorm", "attention": "bmm", "vocab_size": 256},
