@@ -151,12 +151,29 @@ def test_a_call_that_is_cancelled_in_line_leaves_no_trace() -> None:
         for task in waiting[:2]:
             task.cancel()
         await first
-        waiting[2].cancel()  # its slot has just been given to it
+        waiting[2].cancel()  # under way since then
         await asyncio.gather(*waiting, return_exceptions=True)
         await call(line, "a")
         return line.under_way
 
     assert run(main()) == Counter()
+
+
+def test_a_call_that_is_cancelled_as_it_gets_its_slot_gives_it_back() -> None:
+    async def main() -> float:
+        line = Line(ModelLimits(concurrent_calls=1))
+        ticket = await line.enter("a", 1)
+        next_ = asyncio.create_task(line.enter("b", 1))
+        await asyncio.sleep(0)
+        line.leave(ticket, None, DONE)  # the slot is given to the next one, which is still to wake
+        next_.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await next_
+        assert line.under_way == Counter()
+        async with asyncio.timeout(10):
+            return await together(call(line, "c"))
+
+    assert run(main()) == pytest.approx(1.0)
 
 
 def gate(line: Line, warmth: Warmth) -> CallGate:
