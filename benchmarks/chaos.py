@@ -1,200 +1,149 @@
-"""kill -9 of the embedded service in the middle of a batch: nothing lost, nothing doubled.
+"""kill -9 and random faults, for longer than tests do: nothing lost, doubled or left behind.
 
-    python benchmarks/chaos.py --moments 20 --seed 0
+    python -m benchmarks.chaos moments --moments 20   # the embedded service, once per data folder
+    python -m benchmarks.chaos kills --kills 200      # the embedded service, on one data folder
+    python -m benchmarks.chaos implement --kills 50   # an implement worker, in its model calls
+    python -m benchmarks.chaos soak --minutes 20      # server mode with 64 fake hosts
 
-Each moment: a fresh data folder, a batch of 12 `toy` ideas, `kill -9` of the service at a seeded
-fraction of the time the batch takes undisturbed, a restart on the same data, and a check that
-every experiment ended, that each measurement has exactly one result, and that no process of the
-killed service is left. A moment counts only if the kill hit unfinished work.
+`make chaos` runs all four. What each does and checks is in `tests.support.faults`: `embedded`,
+`implement_kills`, `soak` and `invariants`. The last line is JSON; the exit code is 1 if something
+was lost, doubled or left behind.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
-import sqlite3
+import logging
+import shutil
+import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-import psutil
+from tests.support.faults import embedded, soak
+from tests.support.faults.arena import Arena
+from tests.support.faults.implement_kills import check_drill, drill
+from tests.support.postgres import temporary_postgres
 
-from tests.support.service import ServiceProcess, toy_batch, toy_ideas
-from tests.support.waiting import wait_until
-
-IDEAS = 12
-FINISH_SECONDS = 90
-TERMINAL = ("succeeded", "failed", "cancelled")
-
-
-@dataclass(frozen=True)
-class Moment:
-    """One kill and what came of it."""
-
-    seed: int
-    fraction: float
-    killed_after_s: float
-    states_at_kill: dict[str, int]
-    recovered_s: float
-    experiments: int
-    results: int
-    attempts: int
+Found = dict[str, Any]
 
 
-def undisturbed_seconds(folder: Path, sandbox: str) -> float:
-    """How long the batch takes when nobody kills anything."""
-    service = ServiceProcess(folder, sandbox=sandbox)
-    service.start()
+def moments(args: argparse.Namespace) -> Found:
+    """Kill a fresh service at each seeded moment of a batch of twelve ideas."""
+    found = []
+    with tempfile.TemporaryDirectory(prefix="assay-chaos-") as name:
+        folder = Path(name)
+        typical = embedded.undisturbed_seconds(folder / "undisturbed", args.sandbox)
+        print(f"undisturbed, {embedded.IDEAS} ideas take {typical:.2f} s")
+        for seed in range(args.seed, args.seed + args.moments):
+            data = folder / f"seed-{seed}"
+            recovery = embedded.kill_at_a_moment(data, seed, typical, args.sandbox)
+            found.append(recovery)
+            moment = {
+                "seed": seed,
+                "killed_after_s": recovery.killed_after_s,
+                "states_at_kill": recovery.states_at_kill,
+                "recovered_s": recovery.recovered_s,
+                "attempts": recovery.attempts,
+            }
+            print(json.dumps(moment), flush=True)
+    results = sum(one.report.counts["results"] for one in found)
+    return {
+        "moments": len(found),
+        "experiments": sum(one.report.counts["experiments"] for one in found),
+        "attempts_repeated": sum(sum(one.attempts.values()) for one in found) - results,
+        "undisturbed_s": round(typical, 2),
+        "violations": [text for one in found for text in one.report.violations],
+    }
+
+
+def kills(args: argparse.Namespace) -> Found:
+    """Kill the service again and again on one data folder."""
+    with tempfile.TemporaryDirectory(prefix="assay-kills-") as name:
+        recovery = embedded.kill_repeatedly(
+            Path(name) / "data", args.kills, seed=args.seed, sandbox=args.sandbox
+        )
+    return {
+        "kills": recovery.kills,
+        "kills_that_hit_work": recovery.hit_work,
+        "experiments": recovery.report.counts["experiments"],
+        "results": recovery.report.counts["results"],
+        "attempts": recovery.attempts,
+        "failed_by_code": recovery.failed_by_code,
+        "violations": recovery.report.violations,
+    }
+
+
+def implement(args: argparse.Namespace) -> Found:
+    """Kill an implement worker in the middle of its calls."""
+    with tempfile.TemporaryDirectory(prefix="assay-implement-") as name:
+        with temporary_postgres() as cluster, Arena(Path(name), cluster, s3=False) as arena:
+            ideas = args.kills * 2
+            drilled = drill(arena, args.kills, staged=ideas, paper=ideas // 3, seed=args.seed)
+            outcome = check_drill(arena, drilled)
+            arena.heal()
+            report = arena.sound()
+    return {**asdict(outcome), "violations": report.violations}
+
+
+def soaked(args: argparse.Namespace) -> Found:
+    """Keep server mode under random faults."""
+    plan = soak.Plan(minutes=args.minutes, seed=args.seed, hosts=args.hosts, ideas=args.ideas)
+    folder = Path(tempfile.mkdtemp(prefix="assay-soak-"))
     try:
-        with service.client() as client:
-            started = time.monotonic()
-            batch = client.batches.create(toy_batch(toy_ideas(IDEAS)))
-            client.batches.wait(batch.id, timeout=FINISH_SECONDS)
-            return time.monotonic() - started
+        with temporary_postgres() as cluster:
+            return soak.run(folder, cluster, plan)
     finally:
-        service.stop()
+        if args.keep:
+            print(f"logs, journals and history are in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def kill_and_recover(folder: Path, seed: int, typical_s: float, sandbox: str) -> Moment:
-    """Kill the service at a seeded moment, start it again, and check what it made of it.
-
-    Raises:
-        AssertionError: something was lost, doubled or left behind.
-    """
-    fraction = random.Random(seed).uniform(0.0, 0.95)
-    for attempt in range(6):
-        moment = _try(folder / f"try-{attempt}", seed, fraction, typical_s, sandbox)
-        if moment is not None:
-            return moment
-        fraction *= 0.6  # everything had finished before the kill: that proves nothing
-    raise AssertionError("the kill never hit unfinished work")
-
-
-def _try(
-    folder: Path, seed: int, fraction: float, typical_s: float, sandbox: str
-) -> Moment | None:
-    service = ServiceProcess(folder, sandbox=sandbox)
-    service.start()
-    children = psutil.Process(service.pid).children(recursive=True)
-    with service.client() as client:
-        batch = client.batches.create(toy_batch(toy_ideas(IDEAS))).id
-    started = time.monotonic()
-    time.sleep(fraction * typical_s)
-    children += psutil.Process(service.pid).children(recursive=True)
-    service.kill()
-    killed_after = time.monotonic() - started
-    states = _experiment_states(folder, batch)
-    if all(state in TERMINAL for state in states):
-        return None
-    wait_until(
-        lambda: not any(_is_running(child) for child in children),
-        "processes of the killed service are gone",
-        5,
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.chaos",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    restarted = time.monotonic()
-    service.start()
-    try:
-        with service.client() as client:
-            client.batches.wait(batch, timeout=FINISH_SECONDS)
-        recovered = time.monotonic() - restarted
-    finally:
-        service.stop()
-    return _check(folder, batch, seed, fraction, killed_after, states, recovered)
+    parts = parser.add_subparsers(required=True, metavar="PART")
 
+    def part(name: str, run: Callable[[argparse.Namespace], Found]) -> argparse.ArgumentParser:
+        found = parts.add_parser(name, help=(run.__doc__ or "").strip())
+        found.set_defaults(run=run, benchmark=f"chaos {name}")
+        found.add_argument("--seed", type=int, default=0)
+        return found
 
-def _is_running(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-
-
-def _experiment_states(folder: Path, batch: str) -> list[str]:
-    return [
-        row[0] for row in _query(folder, "SELECT state FROM experiment WHERE batch_id = ?", batch)
-    ]
-
-
-def _check(
-    folder: Path,
-    batch: str,
-    seed: int,
-    fraction: float,
-    killed_after: float,
-    before: list[str],
-    recovered: float,
-) -> Moment:
-    states = _experiment_states(folder, batch)
-    assert len(states) == IDEAS, f"{len(states)} experiments of {IDEAS}"
-    assert states == ["succeeded"] * IDEAS, states
-    measured = _query(
-        folder,
-        """SELECT m.id, m.state, count(r.measurement_id) FROM measurement m
-           LEFT JOIN result r ON r.measurement_id = m.id GROUP BY m.id""",
-    )
-    assert len(measured) == IDEAS + 1, f"{len(measured)} measurements: some are doubled or lost"
-    for measurement, state, results in measured:
-        assert (state, results) == ("succeeded", 1), (measurement, state, results)
-    live = _query(
-        folder, "SELECT id FROM attempt WHERE released_at IS NULL OR finished_at IS NULL"
-    )
-    assert not live, f"attempts that never ended: {live}"
-    doubled = _query(
-        folder,
-        """SELECT measurement_id FROM attempt WHERE state = 'succeeded'
-           GROUP BY measurement_id HAVING count(*) > 1""",
-    )
-    assert not doubled, f"measured successfully twice: {doubled}"
-    attempts = _query(folder, "SELECT count(*) FROM attempt")[0][0]
-    return Moment(
-        seed=seed,
-        fraction=round(fraction, 3),
-        killed_after_s=round(killed_after, 3),
-        states_at_kill={state: before.count(state) for state in sorted(set(before))},
-        recovered_s=round(recovered, 2),
-        experiments=len(states),
-        results=len(measured),
-        attempts=attempts,
-    )
-
-
-def _query(folder: Path, statement: str, *values: str) -> list[tuple[object, ...]]:
-    connection = sqlite3.connect(f"file:{folder}/assay.db?mode=ro", uri=True)
-    try:
-        return connection.execute(statement, values).fetchall()
-    finally:
-        connection.close()
+    one = part("moments", moments)
+    one.add_argument("--moments", type=int, default=20)
+    one.add_argument("--sandbox", default="auto")
+    one = part("kills", kills)
+    one.add_argument("--kills", type=int, default=200)
+    one.add_argument("--sandbox", default="auto")
+    one = part("implement", implement)
+    one.add_argument("--kills", type=int, default=50)
+    one = part("soak", soaked)
+    one.add_argument("--minutes", type=float, default=20.0)
+    one.add_argument("--hosts", type=int, default=64)
+    one.add_argument("--ideas", type=int, default=2000)
+    one.add_argument("--keep", action="store_true", help="Leave logs and journals.")
+    return parser
 
 
 def main() -> None:
-    """Kill at every moment and print what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--moments", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--sandbox", default="auto")
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="assay-chaos-") as name:
-        folder = Path(name)
-        typical = undisturbed_seconds(folder / "undisturbed", args.sandbox)
-        print(f"undisturbed, {IDEAS} ideas take {typical:.2f} s")
-        moments = []
-        for seed in range(args.seed, args.seed + args.moments):
-            moment = kill_and_recover(folder / f"seed-{seed}", seed, typical, args.sandbox)
-            moments.append(moment)
-            print(json.dumps(asdict(moment)))
-    print(
-        json.dumps(
-            {
-                "benchmark": "chaos",
-                "moments": len(moments),
-                "experiments": sum(m.experiments for m in moments),
-                "lost": 0,
-                "doubled": 0,
-                "attempts_repeated": sum(m.attempts - m.results for m in moments),
-                "alternative": "the same batch undisturbed",
-                "undisturbed_s": round(typical, 2),
-            }
-        )
-    )
+    """Run the part that is asked for; exit code 1 if an invariant does not hold."""
+    args = _parser().parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    began = time.monotonic()
+    found = {"benchmark": args.benchmark, "seed": args.seed, **args.run(args)}
+    found.setdefault("seconds", round(time.monotonic() - began, 1))
+    print(json.dumps(found))
+    if found["violations"] or found.get("faults_that_failed"):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,12 @@ import pytest
 
 from assay.contracts.batch import IdeaRequest
 from assay.storage import schema
-from tests.faults.test_embedded import SETTINGS, attempts, database, finish, sound
+from tests.support.faults.embedded import SETTINGS, EmbeddedService
 from tests.support.faults.hosts.environment import TOY
-from tests.support.service import ServiceProcess, toy_batch, toy_ideas
+from tests.support.service import toy_batch, toy_ideas
+from tests.support.warm_start import Spawn
 
-pytestmark = [pytest.mark.bubblewrap, pytest.mark.slow]
+pytestmark = pytest.mark.bubblewrap
 
 HOSTILE = {
     "forks": "import os\nwhile True:\n    os.fork()",
@@ -49,10 +50,12 @@ def _with_short_budgets(folder: Path) -> Path:
     return folder
 
 
-def test_23_hostile_code_is_contained(tmp_path: Path) -> None:
+def test_23_hostile_code_is_contained(tmp_path: Path, warm_start: Spawn) -> None:
     folder = _with_short_budgets(tmp_path / "environments")
     env = SETTINGS | {"ASSAY_ENVIRONMENTS": str(folder), "ASSAY_WORKER_LOG_BYTES": "200000"}
-    service = ServiceProcess(tmp_path / "data", sandbox="bubblewrap", cpus=4, env=env)
+    service = EmbeddedService(
+        tmp_path / "data", sandbox="bubblewrap", cpus=4, env=env, spawn=warm_start
+    )
     service.start()
     try:
         pid = service.pid
@@ -60,7 +63,7 @@ def test_23_hostile_code_is_contained(tmp_path: Path) -> None:
         batch = toy_batch([*map(_idea, HOSTILE), *honest])
         with service.client() as client:
             created = client.batches.create(batch).id
-        finish(service, created)
+        service.finish(created)
         with service.client() as client:
             states = {
                 one.idea.client_key: (one.state, one.failure)
@@ -68,7 +71,7 @@ def test_23_hostile_code_is_contained(tmp_path: Path) -> None:
             }
         assert service.running
         assert service.pid == pid
-        sound(service)
+        service.sound()
     finally:
         service.stop()
     assert {states[idea.client_key][0] for idea in honest} == {"succeeded"}, states
@@ -79,8 +82,8 @@ def test_23_hostile_code_is_contained(tmp_path: Path) -> None:
         assert state == "failed", (name, state)
         assert failure is not None
         assert not failure.retryable, (name, failure)
-    assert {a.number for a in attempts(service)} == {0}, "a failure of code was tried again"
-    with database(service) as db, db.read() as session:
+    assert {a.number for a in service.attempts()} == {0}, "a failure of code was tried again"
+    with service.database() as db, db.read() as session:
         sizes = [len(row.data or b"") for row in session.query(schema.LogChunk)]
     assert sum(sizes) < 20 << 20
     assert not [p.pid for p in psutil.process_iter(["cmdline"]) if _is_left(p, tmp_path)]

@@ -13,10 +13,11 @@ import pytest
 from sqlalchemy import select
 
 from assay.storage import schema
-from tests.support.faults.arena import LEASE, Arena, Batch
+from tests.support.faults.arena import Arena, Batch
 from tests.support.faults.hosts import journal
 from tests.support.faults.hosts.journal import Interval
 from tests.support.faults.hosts.work import Mischief, Work
+from tests.support.faults.timing import LEASE
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.postgres

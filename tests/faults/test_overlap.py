@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults import breaking
-from tests.support.faults.arena import LEASE, Arena, Batch
+from tests.support.faults import trouble
+from tests.support.faults.arena import Arena, Batch
 from tests.support.faults.hosts.process import FleetProcess
+from tests.support.faults.timing import LEASE
 from tests.support.faults.trouble import Fault, Trouble
 
-pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+pytestmark = pytest.mark.postgres
 SECONDS = 15.0
 
 
@@ -22,13 +23,13 @@ def _faults(arena: Arena, fleet: FleetProcess) -> list[Fault]:
     assert stack.redis is not None
     parts = (stack.api, stack.scheduler, stack.implementers[0])
     return [
-        *(breaking.killed(part) for part in parts),
-        *(breaking.stopped(part, LEASE / 3) for part in parts),
-        breaking.hosts_killed(fleet, LEASE / 3),
-        breaking.cut("Postgres", arena.db_proxy, LEASE / 4),
-        breaking.frozen("Redis", arena.redis_proxy, LEASE / 3),
-        breaking.cut("objects", arena.s3_proxy, LEASE / 3),
-        breaking.flushed(stack.redis),
+        *(trouble.killed(part) for part in parts),
+        *(trouble.stopped(part, LEASE / 3) for part in parts),
+        trouble.hosts_killed(fleet, LEASE / 3),
+        trouble.cut("Postgres", arena.db_proxy, LEASE / 4),
+        trouble.frozen("Redis", arena.redis_proxy, LEASE / 3),
+        trouble.cut("objects", arena.s3_proxy, LEASE / 3),
+        trouble.flushed(stack.redis),
     ]
 
 
@@ -37,17 +38,17 @@ def test_faults_at_once(arena: Arena, seed: int, tmp_path: Path) -> None:
     with arena.fleet_process(2, "--adopt", "--seconds", "0.2", "1.5") as (fleet, hold):
         hold.unlink()
         batches: list[Batch] = [arena.submit(6, fleet.label, gpus=size) for size in (1, 2, 4)]
-        trouble = Trouble(_faults(arena, fleet), seed=seed, every=1.0)
-        trouble.start()
+        troubles = Trouble(_faults(arena, fleet), seed=seed, every=1.0)
+        troubles.start()
         time.sleep(SECONDS)
-        trouble.stop()
-        arena.crashes += sum(n for kind, n in trouble.counts.items() if "implementer" in kind)
+        troubles.stop()
+        arena.crashes += sum(n for kind, n in troubles.counts.items() if "implementer" in kind)
         arena.heal()
         if not fleet.running:
             fleet.start()
         batches.append(arena.submit(3, fleet.label))
         for batch in batches:
             arena.finish(batch)
-    happened = [asdict(one) for one in trouble.history]
+    happened = [asdict(one) for one in troubles.history]
     assert len(happened) >= 4, happened
-    assert not trouble.wrong, trouble.wrong
+    assert not troubles.wrong, troubles.wrong

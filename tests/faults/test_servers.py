@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import select
 
 from assay.storage import schema
-from tests.support.faults.arena import LEASE, Arena
+from tests.support.faults.arena import Arena
+from tests.support.faults.timing import LEASE
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.postgres

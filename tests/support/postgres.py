@@ -7,8 +7,9 @@ import os
 import pwd
 import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -144,3 +145,15 @@ def _runs(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+@contextlib.contextmanager
+def temporary_postgres() -> Iterator[PostgresServer]:
+    """Run a cluster in a folder of its own, which is removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="assay-postgres-"))
+    folder.chmod(0o711)  # the user that Postgres runs as passes through it
+    try:
+        with PostgresServer(folder / "cluster") as server:
+            yield server
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

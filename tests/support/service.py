@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from assay.client import Client
 from assay.contracts.batch import BatchRequest, IdeaRequest
+from tests.support.warm_start import Process, Spawn, spawn
 
 READY_SECONDS = 60
 
@@ -31,12 +32,15 @@ class ServiceProcess:
         sandbox: str = "auto",
         cpus: int = 2,
         env: Mapping[str, str] | None = None,
+        spawn: Spawn = spawn,
     ) -> None:
         self.data_dir = data_dir
         self.env = dict(env or {})
         self.launcher = ["-m", "assay.cli"]
         self._flags = ["--sandbox", sandbox, "--cpus", str(cpus)]
-        self._process: subprocess.Popen[str] | None = None
+        self._spawn = spawn
+        self._process: Process | None = None
+        self._output = ExitStack()
         self.ready: dict[str, Any] = {}
 
     def start(self) -> dict[str, Any]:
@@ -45,24 +49,25 @@ class ServiceProcess:
         Raises:
             RuntimeError: it ended instead; the message holds what it printed.
         """
-        if self._process is not None:
-            self._process.communicate()  # it has ended: close its pipes
+        self._output.close()
         command = [sys.executable, *self.launcher, "serve", "--port", "0"]
         command += ["--data-dir", str(self.data_dir), *self._flags]
-        self._process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            # The public data, for all.
-            env={"ASSAY_WORKER_HELD_OUT_KEY": ""} | os.environ | self.env,
-            start_new_session=True,
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            _, errors = self._process.communicate(timeout=READY_SECONDS)
-            raise RuntimeError(f"assay serve ended: {errors}")
+        # Without a key, evaluations use the public data.
+        env = {"ASSAY_WORKER_HELD_OUT_KEY": ""} | os.environ | self.env
+        with ExitStack() as files:
+            errors = files.enter_context(tempfile.TemporaryFile("w+"))
+            reading, writing = os.pipe()
+            output = files.enter_context(os.fdopen(reading))
+            try:
+                self._process = self._spawn(command, env, writing, errors.fileno())
+            finally:
+                os.close(writing)
+            line = output.readline()
+            if not line:
+                self._process.wait(READY_SECONDS)
+                errors.seek(0)
+                raise RuntimeError(f"assay serve ended: {errors.read()}")
+            self._output = files.pop_all()
         self.ready = json.loads(line)
         return self.ready
 
@@ -85,15 +90,16 @@ class ServiceProcess:
         """`kill -9`: nothing of the process gets to clean up."""
         assert self._process is not None
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        self._output.close()
 
     def stop(self, seconds: float = 60) -> int:
         """SIGTERM, as a person's Ctrl-C would. Returns the exit code."""
         assert self._process is not None
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-        self._process.communicate(timeout=seconds)
-        return self._process.returncode
+        self._process.send_signal(signal.SIGTERM)
+        code = self._process.wait(seconds)
+        self._output.close()
+        return code
 
 
 @contextmanager

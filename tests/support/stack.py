@@ -23,7 +23,8 @@ Every part is a `Part`: `start()`, `stop()` (SIGTERM, returns the exit code), `k
 
 `settings` are variables for all parts: `ASSAY_WORKER_*` reach the workers alone, everything else
 the servers alone. `worker_api` and `worker_broker` may be set to a proxy's address before
-`add_worker` to put a bad network between a worker and its servers.
+`add_worker` to put a bad network between a worker and its servers. `spawn` may
+be that of a `tests.support.warm_start.WarmStart`, so that parts start in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from assay.client import Client
 from tests.support.ports import free_port
+from tests.support.warm_start import Process, Spawn, spawn
 
 READY_SECONDS = 90
 BUCKET = "assay"
@@ -64,6 +66,8 @@ class Part:
         folder: Path,
         env: Mapping[str, str],
         is_ready: Callable[[], bool] | None = None,
+        *,
+        spawn: Spawn = spawn,
     ) -> None:
         """Without `is_ready`, it is ready when it has printed a line of JSON."""
         self.name = name
@@ -72,7 +76,8 @@ class Part:
         self.env = dict(env)
         self.ready: dict[str, Any] = {}
         self._is_ready = is_ready
-        self._process: subprocess.Popen[bytes] | None = None
+        self._spawn = spawn
+        self._process: Process | None = None
 
     def start(self, *, wait: bool = True) -> Part:
         """Start it, and wait until it is ready.
@@ -83,14 +88,7 @@ class Part:
         assert not self.running, f"{self.name} is running"
         out = self.log.with_suffix(".out")
         with self.log.open("ab") as log, out.open("wb") as stdout:
-            self._process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=log,
-                env=self.env,
-                start_new_session=True,
-            )
+            self._process = self._spawn(self.command, self.env, stdout.fileno(), log.fileno())
         return self.wait_ready() if wait else self
 
     def wait_ready(self, seconds: float = READY_SECONDS) -> Part:
@@ -251,6 +249,7 @@ class Stack:
         workers: int = 1,
         sandbox: str = "subprocess",
         settings: Mapping[str, str] | None = None,
+        spawn: Spawn = spawn,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -259,6 +258,7 @@ class Stack:
         self.database_url = database_url or ""
         self._settings = dict(settings or {})
         self._sandbox = sandbox
+        self._spawn = spawn
         self._base = {k: v for k, v in os.environ.items() if not k.startswith("ASSAY_")}
         self.key = secrets.token_urlsafe(24)
         self.tokens = {f"w-{n}": f"asw_{secrets.token_urlsafe(32)}" for n in range(workers)}
@@ -335,6 +335,7 @@ class Stack:
             _assay("serve"),
             self.folder,
             self._server_env() | {"ASSAY_IMPLEMENTER_PORT": str(port)},
+            spawn=self._spawn,
         )
         self.parts[name] = part
         self.apis.append(f"http://127.0.0.1:{port}")
@@ -430,7 +431,7 @@ class Stack:
         return env | own
 
     def _add(self, name: str, command: str) -> Part:
-        part = Part(name, _assay(command), self.folder, self._server_env())
+        part = Part(name, _assay(command), self.folder, self._server_env(), spawn=self._spawn)
         self.parts[name] = part
         part.start(wait=False)
         return part
@@ -450,7 +451,8 @@ class Stack:
         if self.worker_broker is not None:
             env["ASSAY_WORKER_BROKER_URL"] = self.worker_broker
         own = {k: v for k, v in self._settings.items() if k.startswith("ASSAY_WORKER_")}
-        part = Part(name, _assay("worker"), self.folder, env | own | dict(settings))
+        env = env | own | dict(settings)
+        part = Part(name, _assay("worker"), self.folder, env, spawn=self._spawn)
         self.parts[name] = self.workers[name] = part
         part.start(wait=False)
         return part

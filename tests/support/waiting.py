@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 #: Long enough for a machine whose cores are all busy; a condition that holds ends the wait.
 PATIENCE_SECONDS = 120.0
-_PAUSE_SECONDS = 0.02
+#: Between two looks: short at first, then long enough that looking costs little.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.1
 
 
 def wait_until(
@@ -18,9 +19,10 @@ def wait_until(
     Raises:
         TimeoutError: it did not hold in time; the message says `what` was waited for.
     """
-    began = time.monotonic()
+    began, pause = time.monotonic(), _FIRST_PAUSE
     while not condition():
         if time.monotonic() - began > seconds:
             raise TimeoutError(f"{what}: not within {seconds:g} s")
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(pause)
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
     return time.monotonic() - began

@@ -1,7 +1,7 @@
-"""Server mode with everything between its parts in our hands.
+"""Server mode with a proxy on every connection between its parts.
 
-Postgres (a cluster of its own), Redis and the object store stand behind proxies; hosts are fake
-and speak HTTP through proxies of their own. Intervals are tenths of what they are in production.
+Postgres (a cluster of its own), Redis and the object store are behind proxies; hosts are fake and
+speak HTTP through proxies of their own. Intervals are tenths of what they are in production.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,44 +20,35 @@ from sqlalchemy import Select, func, select, text
 
 from assay.client import Client
 from assay.contracts.batch import BatchRequest
-from assay.domain.states import TERMINAL_EXPERIMENT
 from assay.storage import schema
 from assay.storage.database import Database
-from assay.storage.objects import ObjectStore
+from assay.storage.objects import LocalStore, ObjectStore
 from assay.storage.s3 import S3Store
 from tests.support.faults.hosts.environment import profile_name, write_environment
 from tests.support.faults.hosts.fleet import FleetThread
 from tests.support.faults.hosts.options import HostOptions
 from tests.support.faults.hosts.process import FleetProcess
 from tests.support.faults.hosts.work import Mischief, Work
-from tests.support.faults.invariants import Evidence, Report, check
+from tests.support.faults.invariants import Evidence, Report, settle
 from tests.support.faults.proxy import Proxy
+from tests.support.faults.timing import FINISH_SECONDS, TERMINAL, short_leases
 from tests.support.postgres import PostgresServer
 from tests.support.provider.counting import CountingProvider
 from tests.support.service import toy_batch, toy_ideas
 from tests.support.stack import BUCKET, Part, Stack
 from tests.support.waiting import wait_until
+from tests.support.warm_start import Spawn, spawn
 
-LEASE = 6.0
-SETTINGS = {
+SETTINGS = short_leases() | {
     "ASSAY_SCHEDULER_TICK_SECONDS": "0.2",
-    "ASSAY_SCHEDULER_LEASE_SECONDS": str(LEASE),
-    "ASSAY_SCHEDULER_SUSPECT_SECONDS": "3",
     "ASSAY_SCHEDULER_LEADER_SECONDS": "2",
     "ASSAY_SCHEDULER_RING_SECONDS": "[0.5, 1, 2]",
-    "ASSAY_SCHEDULER_UNCLAIMED_SECONDS": "6",
     "ASSAY_SCHEDULER_CORDON_SECONDS": "3",
     "ASSAY_SCHEDULER_STARTING_PER_WORKER": "8",
-    "ASSAY_IMPLEMENTER_LEASE_SECONDS": str(LEASE),
     "ASSAY_IMPLEMENTER_IDEA_LEASE_SECONDS": "4",
-    "ASSAY_IMPLEMENTER_RETRY_SECONDS": "0.2",
-    "ASSAY_IMPLEMENTER_RESCAN_SECONDS": "1",
 }
 REAL = "real"
 SYNC = 1.5  # of the real worker
-SETTLE_SECONDS = 60.0
-FINISH_SECONDS = 120.0
-_TERMINAL = [s.value for s in TERMINAL_EXPERIMENT]
 WORK = Work(low=0.1, high=0.4, log_bytes=2000, piece_bytes=256, points=3)
 
 
@@ -87,12 +78,29 @@ class Hosts:
 class Arena:
     """The stack, its proxies, and what a test asks them."""
 
-    def __init__(self, folder: Path, cluster: PostgresServer) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        cluster: PostgresServer,
+        *,
+        settings: Mapping[str, str] = SETTINGS,
+        implementers: int = 1,
+        s3: bool = True,
+        budget_seconds: float = 600.0,
+        spawn: Spawn = spawn,
+    ) -> None:
+        """Without `s3`, objects are in a folder. `budget_seconds`: limit of a fake host's run."""
         self.folder = folder
         self.cluster = cluster
+        self._settings = settings
+        self._implementers = implementers
+        self._s3 = s3
+        self._budget_seconds = budget_seconds
+        self._spawn = spawn
         self.journals = folder / "journals"
         self.accepted: list[str] = []
         self.crashes = 0
+        self._verified: set[str] = set()
         self._steps = itertools.count()
         self._numbers = itertools.count()
         self._stack: Stack | None = None
@@ -105,22 +113,22 @@ class Arena:
         return self._stack
 
     def __enter__(self) -> Arena:
-        write_environment(self.folder / "environments")
+        write_environment(self.folder / "environments", budget_seconds=self._budget_seconds)
         self.cluster.execute("DROP SCHEMA public CASCADE")
         self.cluster.execute("CREATE SCHEMA public")
         stack = Stack(
             self.folder / "stack",
             database_url=self.cluster.url,
-            implementers=1,
+            s3=self._s3,
+            implementers=self._implementers,
             workers=0,
-            settings=SETTINGS,
+            settings=self._settings,
+            spawn=self._spawn,
         )
         self._stack = stack
         assert stack.redis is not None
-        assert stack.s3 is not None
         self.db_proxy = self._proxy(self.cluster.port)
         self.redis_proxy = self._proxy(stack.redis.port)
-        self.s3_proxy = self._proxy(stack.s3.port)
         self.provider = self._exits.enter_context(CountingProvider())
         stack.database_url = self.cluster.url.replace(
             f":{self.cluster.port}/", f":{self.db_proxy.port}/"
@@ -132,20 +140,24 @@ class Arena:
                 "ASSAY_SERVER_BROKER_URL": stack.redis.url.replace(
                     f":{stack.redis.port}/", f":{self.redis_proxy.port}/"
                 ),
-                "ASSAY_SERVER_S3_ENDPOINT_URL": f"http://127.0.0.1:{self.s3_proxy.port}",
                 "OPENAI_API_KEY": "none",
                 "OPENAI_BASE_URL": self.provider.openai_url,
             }
         )
+        self.store: ObjectStore = LocalStore(stack.folder / "objects")
+        if stack.s3 is not None:
+            self.s3_proxy = self._proxy(stack.s3.port)
+            endpoint = f"http://127.0.0.1:{self.s3_proxy.port}"
+            stack.configure({"ASSAY_SERVER_S3_ENDPOINT_URL": endpoint})
+            self.store = S3Store(
+                BUCKET, "server-mode", endpoint_url=stack.s3.endpoint, region="us-east-1"
+            )
         try:
             stack.start()
         except BaseException:
             self.__exit__()
             raise
         self.db = Database(self.cluster.url)
-        self.store: ObjectStore = S3Store(
-            BUCKET, "server-mode", endpoint_url=stack.s3.endpoint, region="us-east-1"
-        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -231,6 +243,7 @@ class Arena:
             self.folder,
             api=self.stack.api_url,
             flags=[*given, "--patience-seconds", "20", "--hold", str(hold), *flags],
+            spawn=self._spawn,
         )
         process.start()
         try:
@@ -291,7 +304,7 @@ class Arena:
     def finish(self, batch: Batch, seconds: float = FINISH_SECONDS) -> None:
         """Wait until every experiment of a batch has ended."""
         table = schema.Experiment
-        left = select(table.id).where(table.batch_id == batch.id, table.state.not_in(_TERMINAL))
+        left = select(table.id).where(table.batch_id == batch.id, table.state.not_in(TERMINAL))
         try:
             wait_until(lambda: not self.column(left), f"{batch.id} has ended", seconds)
         except TimeoutError as error:
@@ -300,7 +313,7 @@ class Arena:
     def finish_all(self) -> None:
         """Wait until every experiment has ended."""
         table = schema.Experiment
-        left = select(table.id).where(table.state.not_in(_TERMINAL))
+        left = select(table.id).where(table.state.not_in(TERMINAL))
         wait_until(lambda: not self.column(left), "every experiment has ended", FINISH_SECONDS)
 
     def states(self, batch: Batch) -> Counter[str]:
@@ -396,20 +409,23 @@ class Arena:
         if not self.cluster.answers():
             self.cluster.start()
 
-    def sound(self, **more: Any) -> Report:
-        """Check the invariants, once everything has come to rest."""
+    def sound(self, *, again: bool = False, **more: Any) -> Report:
+        """Check the invariants, once everything has come to rest.
+
+        Stored files are read once, and all of them once more with `again`.
+        """
+        if again:
+            self._verified.clear()
         evidence = Evidence(
             db=self.db,
             store=self.store,
             journals=self.journals,
             accepted=tuple(self.accepted),
             crashes=self.crashes,
+            verified=self._verified,
             **more,
         )
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while (report := check(evidence)).violations and time.monotonic() < deadline:
-            time.sleep(0.2)
-        return report.assert_sound()
+        return settle(evidence).assert_sound()
 
     def execute(self, statement: str, **values: Any) -> None:
         """Run a statement on the database, as nobody but a test would."""

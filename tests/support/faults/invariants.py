@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,6 @@ from sqlalchemy.orm import Session
 from assay.domain.errors import NotFound
 from assay.domain.states import (
     LIVE_ATTEMPT,
-    TERMINAL_EXPERIMENT,
     TERMINAL_MEASUREMENT,
     AttemptState,
     MeasurementKind,
@@ -40,10 +40,19 @@ from assay.storage.database import Database
 from assay.storage.objects import ObjectStore
 from tests.support.faults.hosts.journal import Interval, intervals
 from tests.support.faults.hosts.work import log_bytes, point, value
+from tests.support.faults.timing import SETTLE_SECONDS, TERMINAL
 
 _ENDED_BY_REPORT = ("succeeded", "failed", "cancelled")
 #: A stopped container's device may be taken again in the same instant.
 _SAME_INSTANT = 1e-6
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a database holds when faults changed nothing: so much, and all of it succeeded."""
+
+    experiments: int
+    measurements: int
 
 
 @dataclass
@@ -58,6 +67,8 @@ class Evidence:
     processes: Callable[[], list[str]] = list  # what still runs and should not
     model_calls: int | None = None  # as the model counted them
     crashes: int = 0  # of whoever makes model calls
+    expected: Expected | None = None
+    verified: set[str] = field(default_factory=set)  # attempts whose files need no second look
 
 
 @dataclass
@@ -85,7 +96,9 @@ def check(evidence: Evidence) -> Report:
     with evidence.db.read() as session:
         _experiments(session, evidence, report)
         _measurements(session, report)
-        _results(session, evidence.store, report)
+        if evidence.expected is not None:
+            _expected(session, evidence.expected, report)
+        _results(session, evidence, report)
         _slots(session, report)
         _prefixes(session, evidence.store, report)
         _model_calls(session, evidence, report)
@@ -102,21 +115,28 @@ def check(evidence: Evidence) -> Report:
     return report
 
 
+def settle(evidence: Evidence, seconds: float = SETTLE_SECONDS) -> Report:
+    """Check until every invariant holds, for so many seconds at most; return the last report."""
+    deadline = time.monotonic() + seconds
+    while (report := check(evidence)).violations and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return report
+
+
 def _experiments(session: Session, evidence: Evidence, report: Report) -> None:
     states = {row.id: row.state for row in session.execute(_columns(schema.Experiment))}
-    terminal = {s.value for s in TERMINAL_EXPERIMENT}
     for wanted in evidence.accepted:
         report.demand(wanted in states, "I1", f"{wanted} was accepted and is not stored")
     for experiment, state in states.items():
-        report.demand(state in terminal, "I1", f"{experiment} is {state}")
+        report.demand(state in TERMINAL, "I1", f"{experiment} is {state}")
         report.counts[f"experiments_{state}"] += 1
     report.counts["experiments"] = len(states)
     ended: Counter[str] = Counter()
     for row in session.execute(select(schema.Event.experiment_id, schema.Event.data)):
-        if row.experiment_id is not None and row.data.get("state") in terminal:
+        if row.experiment_id is not None and row.data.get("state") in TERMINAL:
             ended[row.experiment_id] += 1
     for experiment, state in states.items():
-        if state in terminal:
+        if state in TERMINAL:
             times = ended[experiment]
             report.demand(times == 1, "I1", f"{experiment} ended {times} times")
     open_batches = session.scalars(
@@ -144,7 +164,24 @@ def _measurements(session: Session, report: Report) -> None:
     report.counts["doubled"] = len(doubled)
 
 
-def _results(session: Session, store: ObjectStore | None, report: Report) -> None:
+def _expected(session: Session, expected: Expected, report: Report) -> None:
+    """Nothing is lost, nothing is doubled, nothing failed."""
+    for table, count in (
+        (schema.Experiment, expected.experiments),
+        (schema.Measurement, expected.measurements),
+    ):
+        states = dict(Counter(row.state for row in session.execute(_columns(table))))
+        report.demand(
+            states == {"succeeded": count},
+            "I1",
+            f"{table.__tablename__}: {states}, and not {count} that succeeded",
+        )
+    results = session.scalars(select(func.count()).select_from(schema.Result)).one()
+    wanted = expected.measurements
+    report.demand(results == wanted, "I2", f"{results} results of {wanted} measurements")
+
+
+def _results(session: Session, evidence: Evidence, report: Report) -> None:
     succeeded = set(
         session.scalars(
             select(schema.Measurement.id).where(
@@ -175,18 +212,24 @@ def _results(session: Session, store: ObjectStore | None, report: Report) -> Non
     for row in rows:
         right = row.of == row.measurement_id and row.state == AttemptState.SUCCEEDED.value
         report.demand(right, "I2", f"the result of {row.measurement_id} is of a wrong attempt")
-        if store is not None and row.files:
-            _manifest(store, row.prefix, row.attempt_id, row.files, report)
+        if evidence.store is None or not row.files:
+            continue
+        if row.attempt_id not in evidence.verified and _manifest(
+            evidence.store, row.prefix, row.attempt_id, row.files, report
+        ):
+            evidence.verified.add(row.attempt_id)
 
 
 def _manifest(
     store: ObjectStore, prefix: str, attempt: str, files: list[Any], report: Report
-) -> None:
+) -> bool:
+    """Return whether the manifest is the one committed, and its files are what it says."""
+    before = len(report.violations)
     try:
         manifest = json.loads(store.get(f"{prefix}/manifest.json"))
     except NotFound:
         report.demand(False, "I2", f"{prefix} has no manifest")
-        return
+        return False
     same = manifest["attempt"] == attempt and _named(manifest["files"]) == _named(files)
     report.demand(same, "I2", f"the manifest of {attempt} is not the one committed")
     for entry in manifest["files"]:
@@ -198,6 +241,7 @@ def _manifest(
         right = (len(data), hashlib.sha256(data).hexdigest()) == (entry["bytes"], entry["sha256"])
         report.demand(right, "I2", f"{prefix}/{entry['name']} is not what its hash says")
     report.counts["manifests"] += 1
+    return len(report.violations) == before
 
 
 def _named(files: Iterable[dict[str, Any]]) -> list[tuple[str, int, str]]:
@@ -208,10 +252,13 @@ def _slots(session: Session, report: Report) -> None:
     live = [s.value for s in LIVE_ATTEMPT]
     for row in session.execute(
         select(schema.Attempt.id, schema.Attempt.state, schema.Attempt.worker_id).where(
-            schema.Attempt.released_at.is_(None) | schema.Attempt.state.in_(live)
+            schema.Attempt.released_at.is_(None)
+            | schema.Attempt.finished_at.is_(None)
+            | schema.Attempt.state.in_(live)
         )
     ):
-        report.demand(False, "I5", f"{row.id} ({row.state}) still holds slots of {row.worker_id}")
+        text = f"{row.id} ({row.state}) on {row.worker_id} has not ended, or still holds its slots"
+        report.demand(False, "I5", text)
     waiting = session.scalars(select(func.count()).select_from(schema.Outbox)).one()
     report.demand(waiting == 0, "I5", f"{waiting} messages wait in the outbox")
     for state, count in session.execute(

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.support.faults.hosts import journal
+from tests.support.warm_start import Process, Spawn, spawn
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -28,6 +29,7 @@ class FleetProcess:
         *,
         api: str,
         flags: Sequence[str] = (),
+        spawn: Spawn = spawn,
     ) -> None:
         self.label = label
         self.names = list(tokens)
@@ -40,15 +42,16 @@ class FleetProcess:
         self._tokens.chmod(0o600)
         self.log = folder / f"{label}.log"
         self._out = folder / f"{label}.out"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._spawn = spawn
+        self._process: Process | None = None
 
     def start(self, *, wait: bool = True) -> None:
         """Start it; with `wait`, return when its hosts are registered."""
         command = [sys.executable, "-m", "tests.support.faults.hosts", "--api", self._api]
         command += ["--tokens-file", str(self._tokens), "--journals", str(self.journals)]
         with self.log.open("ab") as log, self._out.open("wb") as out:
-            self._process = subprocess.Popen(
-                [*command, *self._flags], stdin=subprocess.DEVNULL, stdout=out, stderr=log
+            self._process = self._spawn(
+                [*command, *self._flags], os.environ, out.fileno(), log.fileno()
             )
         if wait:
             self.wait_ready()
