@@ -61,10 +61,11 @@ format: install ## Rewrite files in the project's format
 openapi: install ## Rewrite docs/openapi.json from the code
 	@$(BIN)/python scripts/openapi.py
 
-chaos: install ## kill -9 of the embedded service, then a soak of server mode (MINUTES=20)
-	@$(BIN)/python benchmarks/chaos.py --moments 20
-	@$(BIN)/python -m benchmarks.kills --kills 200
-	@$(BIN)/python -m benchmarks.soak --minutes $(MINUTES)
+chaos: install ## kill -9 hundreds of times, then a soak of server mode (MINUTES=20)
+	@$(BIN)/python -m benchmarks.chaos moments --moments 20
+	@$(BIN)/python -m benchmarks.chaos kills --kills 200
+	@$(BIN)/python -m benchmarks.chaos implement --kills 50
+	@$(BIN)/python -m benchmarks.chaos soak --minutes $(MINUTES)
 
 fuzz-patching: install ## Ten minutes of damaged diffs against the patcher
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3,<4' \
