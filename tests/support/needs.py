@@ -27,8 +27,14 @@ def require_git() -> None:
 
 
 def require_bubblewrap() -> None:
-    """Require a bubblewrap that can start a sandbox here."""
-    if (problem := _bubblewrap_problem()) is not None:
+    """Require a bubblewrap that can start a sandbox here.
+
+    A sandbox that starts and does not isolate is a failure everywhere: the machine lacks nothing.
+    """
+    problem = _bubblewrap_problem()
+    if problem is not None and "does not hold" in problem:
+        pytest.fail(problem)
+    if problem is not None:
         missing(f"bubblewrap does not work: {problem}")
 
 
