@@ -9,6 +9,7 @@ from random import Random
 from benchmarks.patching import phrases, sources
 from benchmarks.patching.edits import edit_other, edit_python
 from benchmarks.patching.model import Document, Section, Tree, section
+from tests.support.patching.python import parses
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def _styled(draft: _Draft, style: str) -> bool:
         old_text = None if old_text is None else change(old_text)
         new_text = None if new_text is None else change(new_text)
         for text in (old_text, new_text):
-            if path.endswith(".py") and text is not None and not sources.parses(text):
+            if path.endswith(".py") and text is not None and not parses(text):
                 return False
         draft.moves[path] = (new, old_text, new_text)
         if old_text is not None:

@@ -11,6 +11,7 @@ from benchmarks.patching.lines import indent_of, squash
 from benchmarks.patching.model import Case, Tree
 from benchmarks.patching.proof import weight
 from benchmarks.patching.refuse.write import block, case, envelope, unified, wrapped
+from tests.support.patching.python import parses
 
 LENGTH = 4
 
@@ -127,7 +128,7 @@ def _twin_functions(random: Random) -> Case | None:
         f"\n\ndef {kind}_{name}(batch, step):\n" + "\n".join(body) for kind in ("warm", "cool")
     ]
     text = tree[path].rstrip("\n") + "".join(twins) + "\n"
-    if not sources.parses(text):
+    if not parses(text):
         return None
     tree[path] = text
     rows = _edit(random, body[-3:])

@@ -21,6 +21,7 @@ from benchmarks.patching.refuse.write import (
     wrapped,
 )
 from benchmarks.patching.render import render
+from tests.support.patching.python import parses
 
 PLACEHOLDERS = (
     "# ... rest of the function unchanged ...", "# ... existing code ...",
@@ -190,7 +191,7 @@ def _placeholder(random: Random) -> Case | None:
         f"{indent}{phrases.statement(random)}",
         f"{indent}{random.choice(PLACEHOLDERS)}",
     ]
-    if not sources.parses("\n".join([*lines[:start], *new, *lines[stop:]])):
+    if not parses("\n".join([*lines[:start], *new, *lines[stop:]])):
         return None
     rows = [*(f"-{line}" for line in run), *(f"+{line}" for line in new)]
     if random.random() < 0.3:
@@ -222,7 +223,7 @@ def _cut(random: Random) -> Case | None:
     row = hunk.rows[at]
     kept = row.text[: len(indent_of(row.text)) + random.randint(4, len(row.text.strip()) - 5)]
     # A shorter statement could be meant; brackets or quotes that stay open cannot.
-    whole = sources.parses(kept.strip()) or sources.parses(kept.strip() + "\n    pass")
+    whole = parses(kept.strip()) or parses(kept.strip() + "\n    pass")
     if whole or (row.mark == "-" and squash(kept) in _known(str(section.base))):
         return None
     header = hunk.header or "@@"
@@ -240,7 +241,7 @@ def _still_parses(base: tuple[str, ...], hunk: Hunk, at: int, kept: str) -> bool
         if row.mark != "-":
             lines.append(kept if number == at else row.text)
     used = sum(row.old for row in hunk.rows[: at + 1])
-    return sources.parses("\n".join([*lines, *base[hunk.old_start + used :]]))
+    return parses("\n".join([*lines, *base[hunk.old_start + used :]]))
 
 
 def _cut_block(random: Random) -> Case | None:
