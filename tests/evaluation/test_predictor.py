@@ -130,7 +130,7 @@ def test_silence_and_dripping_run_into_the_deadline(
         with pytest.raises(InvalidAnswer) as refused:
             ask(predictor)
     assert refused.value.code is InvalidCode.TIMEOUT
-    assert time.monotonic() - started < 3.0
+    assert time.monotonic() - started < 10
 
 
 def test_the_deadline_of_all_answers_together_holds(start_predictor: StartPredictor) -> None:
@@ -141,9 +141,9 @@ def test_the_deadline_of_all_answers_together_holds(start_predictor: StartPredic
     started = time.monotonic()
     with start_predictor(script, total=1.5) as predictor:
         with pytest.raises(InvalidAnswer) as refused:
-            [ask(predictor) for _ in range(20)]
+            [ask(predictor) for _ in range(100)]
     assert refused.value.code is InvalidCode.TIMEOUT
-    assert time.monotonic() - started < 4.0
+    assert time.monotonic() - started < 15
 
 
 def test_a_predictor_that_does_not_read_runs_into_the_deadline(

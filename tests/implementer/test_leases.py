@@ -26,7 +26,8 @@ from services.implementer.context import Context
 from services.implementer.pool import ImplementPool
 from services.implementer.settings import ImplementerSettings
 from tests.implementer.test_loop import submit
-from tests.implementer.test_pool import state, wait
+from tests.implementer.test_pool import state
+from tests.support.waiting import wait_until
 
 HOUR, NOTHING = timedelta(hours=1), timedelta(0)
 
@@ -249,7 +250,9 @@ def test_two_pools_share_the_work(context: Context, tmp_path: Path) -> None:
     for pool in pools:
         pool.start()
     try:
-        wait(lambda: {state(context, experiment) for experiment in experiments} == {"queued"})
+        wait_until(
+            lambda: {state(context, experiment) for experiment in experiments} == {"queued"}
+        )
     finally:
         for pool in pools:
             pool.stop()

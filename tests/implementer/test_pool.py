@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -26,6 +25,7 @@ from services.implementer.pool import ImplementPool
 from services.implementer.smoke import Waiter
 from tests.implementer.scripted import Scripted
 from tests.implementer.test_loop import submit
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -35,13 +35,6 @@ def pool(context: Context) -> Iterator[ImplementPool]:
     pool = ImplementPool(context)
     yield pool
     pool.stop()
-
-
-def wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 def state(context: Context, experiment: str) -> str:
@@ -65,7 +58,7 @@ def test_an_idea_is_given_up_when_its_baseline_is_gone(
     experiment = submit(context, executor="offline:literal")
     baseline_path(context, experiment).unlink()
     pool.start()
-    wait(lambda: state(context, experiment) == "failed")
+    wait_until(lambda: state(context, experiment) == "failed")
     with context.db.read() as session:
         failure = session.get_one(schema.Experiment, experiment).failure
     assert failure is not None
@@ -93,9 +86,9 @@ def test_an_idea_waits_for_a_store_that_cannot_be_written(
     with monkeypatch.context() as patched:
         patched.setattr("assay.storage.objects.tempfile.mkstemp", full)
         pool.start()
-        wait(lambda: failures > 10)
+        wait_until(lambda: failures > 10)
         assert state(context, experiment) == "implementing"
-    wait(lambda: state(context, experiment) == "queued")
+    wait_until(lambda: state(context, experiment) == "queued")
 
 
 def test_a_pool_that_stops_begins_nothing_more(context: Context) -> None:
@@ -111,7 +104,7 @@ def test_a_pool_that_stops_begins_nothing_more(context: Context) -> None:
     experiments = [submit(context) for _ in range(6)]
     pool = ImplementPool(context, open_executor=lambda *_: model, shared=shared)
     pool.start()
-    wait(lambda: len(model.asked) == 2)
+    wait_until(lambda: len(model.asked) == 2)
     pool.stop()
     assert len(model.asked) == 2
     with context.db.read() as session:
@@ -144,7 +137,7 @@ def test_an_idea_that_meets_faults_rests_until_the_next_rescan(
     assert isinstance(context.store, LocalStore)
     pool = ImplementPool(replace(context, store=Away(context.store.folder)))
     pool.start()
-    wait(lambda: len(taken()) >= 6)
+    wait_until(lambda: len(taken()) >= 6)
     pool.stop()
     assert Counter(taken()[:3]) == Counter(experiments), "each once, then a pause"
 

@@ -25,11 +25,11 @@ from services.implementer.pool import ImplementPool, OpenExecutor
 from services.implementer.settings import ImplementerSettings
 from tests.implementer.scripted import Scripted
 from tests.implementer.test_loop import BROKEN, GOOD, MISFIT
-from tests.implementer.test_pool import wait
 from tests.support.databases import sqlite_database
 from tests.support.provider import openai
 from tests.support.provider.reply import Reply
 from tests.support.provider.server import ProviderServer, Request
+from tests.support.waiting import wait_until
 
 IDEAS = 20
 MODEL = "openai:gpt-5-mini"
@@ -101,7 +101,7 @@ def implement(
     pool = ImplementPool(context, open_executor=open_executor)
     pool.start()
     try:
-        wait(lambda: all(row.state in TERMINAL for row in rows()))
+        wait_until(lambda: all(row.state in TERMINAL for row in rows()))
     finally:
         pool.stop()
     return [row.codebase_id or (row.failure or {}) for row in rows()]

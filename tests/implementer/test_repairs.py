@@ -22,7 +22,8 @@ from services.implementer.pool import ImplementPool
 from services.implementer.smoke import Waiter
 from tests.implementer.scripted import Scripted
 from tests.implementer.test_loop import GOOD, MISFIT, implement, samples, submit
-from tests.implementer.test_pool import state, wait
+from tests.implementer.test_pool import state
+from tests.support.waiting import wait_until
 
 TTL = timedelta(seconds=60)
 TRACE = (
@@ -243,12 +244,12 @@ def test_a_codebase_that_does_not_start_is_revised_before_it_is_measured(
     pool = eager(context, model)
     pool.start()
     try:
-        wait(lambda: len(smokes(context)) == 1)
+        wait_until(lambda: len(smokes(context)) == 1)
         assert state(context, experiment) == "implementing"
         measure(context, smokes(context)[0], CRASH)
-        wait(lambda: len(smokes(context)) == 1)
+        wait_until(lambda: len(smokes(context)) == 1)
         measure(context, smokes(context)[0], is_smoke=True)
-        wait(lambda: state(context, experiment) == "queued")
+        wait_until(lambda: state(context, experiment) == "queued")
     finally:
         pool.stop()
     first, second = samples(context, experiment)
@@ -265,7 +266,7 @@ def test_cancelling_the_batch_cancels_its_smokes(context: Context) -> None:
     pool = eager(context, Scripted(lambda _: GOOD))
     pool.start()
     try:
-        wait(lambda: len(smokes(context)) == 1)
+        wait_until(lambda: len(smokes(context)) == 1)
         with context.db.write() as session:
             batches.cancel_experiment(context.db, session, experiment)
     finally:

@@ -30,7 +30,7 @@ def test_bubblewrap_holds_every_guarantee(tmp_path: Path) -> None:
     assert "no network" in reason
     since = time.monotonic()
     held = open_sandbox(settings).probe()
-    assert time.monotonic() - since < 5.0
+    assert time.monotonic() - since < 30.0
     expected = set(Guarantee)
     if not seccomp.supported():
         expected.remove(Guarantee.SYSCALL_FILTER)

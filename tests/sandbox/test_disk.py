@@ -90,10 +90,10 @@ def test_what_fits_is_written(sandbox: Sandbox, held: Path) -> None:
 
 @pytest.mark.parametrize("code", [HUGE, MANY])
 def test_what_does_not_fit_ends_the_program(sandbox: Sandbox, held: Path, code: str) -> None:
-    ended = run(sandbox, held, f"{code}\nimport time\ntime.sleep(20)")
+    ended = run(sandbox, held, f"{code}\nimport time\ntime.sleep(60)")
     assert ended.reason == "disk"
     assert ended.code != 0
-    assert ended.wall_seconds < 5
+    assert ended.wall_seconds < 20
 
 
 @pytest.mark.parametrize("held", [pytest.param("memory", marks=as_root)], indirect=True)

@@ -61,8 +61,8 @@ def test_death_by_signal_is_a_negative_code(bubblewrap: Any) -> None:
 
 def test_wait_wakes_at_once(bubblewrap: Any) -> None:
     started = bubblewrap.start("import time; time.sleep(0.2)")
-    started.handle.meter.interval = 10.0  # a wait that polled would sleep this long
-    assert started.wait().seconds < 5.0
+    started.handle.meter.interval = 60.0  # a wait that polled would sleep this long
+    assert started.wait().seconds < 20.0
 
 
 def test_wait_can_be_repeated(bubblewrap: Any) -> None:
@@ -74,7 +74,7 @@ def test_wait_can_be_repeated(bubblewrap: Any) -> None:
 def test_wall_limit(bubblewrap: Any) -> None:
     ended = bubblewrap.start("import time; time.sleep(30)", wall=0.3).wait()
     assert (ended.exit.reason, ended.exit.code) == ("wall", -15)
-    assert 0.3 <= ended.exit.wall_seconds < 0.8
+    assert 0.3 <= ended.exit.wall_seconds < 10
 
 
 def test_code_can_save_after_sigterm(bubblewrap: Any, workspace: Mount) -> None:
@@ -95,7 +95,7 @@ def test_ignoring_sigterm_ends_after_the_grace(bubblewrap: Any) -> None:
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(30)"
     ended = bubblewrap.start(code, wall=0.3).wait()
     assert (ended.exit.reason, ended.exit.code) == ("wall", -9)
-    assert 0.8 <= ended.exit.wall_seconds < 1.6
+    assert 0.8 <= ended.exit.wall_seconds < 10
 
 
 def test_cancel(bubblewrap: Any) -> None:
@@ -105,7 +105,7 @@ def test_cancel(bubblewrap: Any) -> None:
     threading.Timer(0.1, cancel.set).start()
     since = time.monotonic()
     assert started.wait(cancel).exit.reason == "cancelled"
-    assert time.monotonic() - since < 0.6
+    assert time.monotonic() - since < 10
 
 
 def test_kill_from_another_thread(bubblewrap: Any) -> None:
@@ -113,7 +113,7 @@ def test_kill_from_another_thread(bubblewrap: Any) -> None:
     threading.Timer(0.1, started.handle.kill).start()
     ended = started.wait()
     assert (ended.exit.reason, ended.exit.code) == ("cancelled", -9)
-    assert ended.seconds < 1.0
+    assert ended.seconds < 10
 
 
 @pytest.mark.parametrize("how", ["kill", "exit"])
@@ -148,7 +148,7 @@ def test_programs_die_with_the_starting_thread(
     thread = threading.Thread(target=body)
     thread.start()
     thread.join()
-    assert found[0].wait().seconds < 2.0
+    assert found[0].wait().seconds < 10
     assert host_processes(mark) == []
 
 
@@ -218,9 +218,9 @@ def polled(bubblewrap: Any, settings: Callable[[str], SandboxSettings]) -> Any:
 
 
 def test_memory_limit_by_polling(polled: Any) -> None:
-    ended = polled.start(ALLOCATE.format(seconds=5), memory=128 << 20).wait()
+    ended = polled.start(ALLOCATE.format(seconds=60), memory=128 << 20).wait()
     assert ended.exit.reason == "memory"
-    assert ended.seconds < 3.0
+    assert ended.seconds < 20
 
 
 def test_shared_memory_is_counted_once_by_polling(polled: Any) -> None:
@@ -274,7 +274,7 @@ def test_cpu_limit_counts_the_whole_tree(bubblewrap: Any) -> None:
 def test_cpu_time_and_peak_memory_are_reported(bubblewrap: Any) -> None:
     code = "import time\nblock = b'x' * (100 << 20)\nend = time.process_time() + 0.2\n"
     ended = bubblewrap.finish(code + "while time.process_time() < end: pass")
-    assert 0.2 <= ended.exit.cpu_seconds < 1.0
+    assert 0.2 <= ended.exit.cpu_seconds < 2.0
     assert ended.exit.peak_memory_bytes is not None
     assert ended.exit.peak_memory_bytes >= 100 << 20
 

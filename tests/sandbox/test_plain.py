@@ -140,17 +140,17 @@ def test_weakness_daemon_without_environment_survives(
 
 
 def test_memory_by_polling(ungrouped: Any) -> None:
-    code = "import time\nblock = b'x' * (400 << 20)\ntime.sleep(5)"
+    code = "import time\nblock = b'x' * (400 << 20)\ntime.sleep(60)"
     ended = ungrouped.start(code, memory=128 << 20).wait()
     assert ended.exit.reason == "memory"
-    assert ended.seconds < 3.0
+    assert ended.seconds < 20
 
 
 def test_cpu_limit_and_accounting(ungrouped: Any) -> None:
     ended = ungrouped.start("while True: pass", cpu=0.3).wait()
     assert ended.exit.reason == "cpu"
     busy = "import time\nwhile time.process_time() < 0.2: pass"
-    assert 0.2 <= ungrouped.finish(busy).exit.cpu_seconds < 1.0
+    assert 0.2 <= ungrouped.finish(busy).exit.cpu_seconds < 2.0
 
 
 def test_waiting_without_process_descriptors(plain: Any, monkeypatch: Any) -> None:

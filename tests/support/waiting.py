@@ -12,7 +12,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.1
 
 
 def wait_until(
-    condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS
+    condition: Callable[[], object], what: str = "the condition", seconds: float = PATIENCE_SECONDS
 ) -> float:
     """Wait until a condition holds, and return how many seconds that took.
 

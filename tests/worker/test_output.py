@@ -58,7 +58,7 @@ def test_a_writer_that_does_not_die_holds_nobody_up(tmp_path: Path) -> None:
     try:
         since = time.monotonic()
         pipe.close()
-        assert time.monotonic() - since < 5
+        assert time.monotonic() - since < 15
     finally:
         stop.set()
         thread.join()

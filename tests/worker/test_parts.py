@@ -332,7 +332,7 @@ def test_tries_end_when_the_attempt_is_given_up() -> None:
     began = time.monotonic()
     with api, pytest.raises(Unavailable):
         api.finish("att_1", FINISH, patience=60, give_up=give_up)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize(

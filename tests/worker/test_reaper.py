@@ -19,8 +19,8 @@ def test_it_looks_again_after_a_failure(tmp_path: Path) -> None:
         raise SandboxError("no engine") if time.monotonic() % 2 < 1 else ValueError("odd")
 
     with reaping(SandboxSettings("docker", scratch=tmp_path), 0.01, sweep=sweep):
-        assert looks.acquire(timeout=5)
-        assert looks.acquire(timeout=5)
+        assert looks.acquire(timeout=60)
+        assert looks.acquire(timeout=60)
 
 
 def test_an_engine_that_does_not_answer_does_not_hold_up_the_end(tmp_path: Path) -> None:
@@ -32,9 +32,9 @@ def test_an_engine_that_does_not_answer_does_not_hold_up_the_end(tmp_path: Path)
 
     settings = SandboxSettings("docker", scratch=tmp_path)
     with reaping(settings, 0.01, sweep=hang, end_seconds=0.1):
-        assert looking.wait(5)
+        assert looking.wait(60)
         since = time.monotonic()
-    assert time.monotonic() - since < 5
+    assert time.monotonic() - since < 15
     stuck.set()
 
 

@@ -1,25 +1,18 @@
 """Samples of what an attempt uses: numbered by time, kept until they are shipped."""
 
 import time
-from collections.abc import Callable
 
 import pytest
 
 from services.worker.sampler import Sampler, until_next
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
+from tests.support.waiting import wait_until
 
 
 def test_points_are_numbered_by_time_and_kept_until_shipped() -> None:
     since = time.monotonic() - 100  # of an attempt that another worker began
     sampler = Sampler([lambda: {"a": 1.0}], since, seconds=0.05)
     sampler.start()
-    until(lambda: len(sampler.pending()) >= 3)
+    wait_until(lambda: len(sampler.pending()) >= 3)
     sampler.stop()
     sampler.stop()
     points = sampler.pending()
@@ -40,10 +33,10 @@ def test_sources_that_fail_or_know_nothing_leave_gaps() -> None:
 
     sampler = Sampler([broken, dict], time.monotonic(), seconds=0.01)
     sampler.start()
-    until(lambda: len(calls) > 3)
+    wait_until(lambda: len(calls) > 3)
     assert sampler.pending() == []
     sampler.add(lambda: {"late": 2.0, "odd": float("nan")})
-    until(sampler.pending)
+    wait_until(sampler.pending)
     sampler.stop()
     assert sampler.pending()[0].values == {"late": 2.0}
 

@@ -89,7 +89,7 @@ def test_ring_ends_the_wait(lab: Lab) -> None:
     assert record.claims == 0
     worker.ring()
     lab.api.finished(record)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 def test_stop_hands_attempts_back(lab: Lab) -> None:
@@ -109,7 +109,7 @@ def test_drain_finishes_what_is_held(lab: Lab) -> None:
     record = lab.submit("time.sleep(0.5)\nanswer(score=1)\n")
     lab.api.wait(lambda: record.claims)
     worker.drain()
-    lab.workers[0][1].join(10)
+    lab.workers[0][1].join(60)
     assert not lab.workers[0][1].is_alive()
     assert record.end is not None
     assert record.end["state"] == "succeeded"
@@ -143,7 +143,7 @@ def test_a_second_worker_of_the_same_name_ends_the_first(lab: Lab) -> None:
     pid = record.logs["train"].decode().strip()
     with lab.api.changed:
         lab.api.stale = True
-    lab.workers[0][1].join(10)
+    lab.workers[0][1].join(60)
     assert [type(e) for e in lab.errors] == [StaleIncarnation]
     assert record.finishes == []
     assert not Path("/proc", pid).exists()
@@ -151,7 +151,7 @@ def test_a_second_worker_of_the_same_name_ends_the_first(lab: Lab) -> None:
 
 def test_a_wrong_token_is_an_error(lab: Lab) -> None:
     lab.start(token="wrong")
-    lab.workers[0][1].join(10)
+    lab.workers[0][1].join(60)
     assert [type(e) for e in lab.errors] == [ApiRefused]
 
 

@@ -277,10 +277,10 @@ control("made", lambda: True)
 """
     given = {"job": arena.sandbox.path(workspace)}
     ended = arena.attack(script, given=given, mounts=(workspace,))
-    assert ended.seconds - ended.exit.wall_seconds < 5
+    assert ended.seconds - ended.exit.wall_seconds < 15
     since = time.monotonic()
     assert remove_tree(workspace.source)
-    assert time.monotonic() - since < 5
+    assert time.monotonic() - since < 15
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="as another user it is not readable anyway")
