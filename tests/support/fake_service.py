@@ -89,6 +89,7 @@ class FakeService:
         self.searches: dict[str, dict[str, Any]] = {}
         self.epochs: dict[str, list[dict[str, Any]]] = {}
         self.keys: dict[str, str] = {}
+        self.measurements: list[dict[str, Any]] = []
         self.worker: dict[str, Any] = {}
         """What is otherwise about the one worker."""
         self.more_workers: list[dict[str, Any]] = []
@@ -177,6 +178,7 @@ class FakeService:
              lambda r: ok({"id": "0" * 64, "files": CODEBASE})),
             ("GET", "/v1/environments/[^/]+/baseline", lambda r: ok(self._baseline())),
             ("POST", "/v1/environments/[^/]+/baseline", self._calibrate),
+            ("GET", "/v1/measurements", lambda r: page(self.measurements, r)),
             ("GET", "/v1/workers", lambda r: page(self._workers(), r)),
             ("GET", "/v1/workers/(here|wrk_1)", lambda r, w: ok(WORKER | self.worker)),
             ("POST", "/v1/workers/(here|wrk_1)/(cordon|uncordon|remove)", self._change_worker),
@@ -439,8 +441,9 @@ class FakeService:
         id_ = f"srch_{len(self.searches):026d}"
         self.epochs[id_] = []
         self.searches[id_] = {
-            **asked.model_dump(mode="json"), "id": id_, "owner": "local", "state": "running",
-            "epochs_finished": 0, "best": [], "created_at": NOW, "finished_at": None,
+            **asked.model_dump(mode="json"), "environment": self.environment_id,
+            "id": id_, "owner": "local", "state": "running", "epochs_finished": 0, "best": [],
+            "created_at": NOW, "finished_at": None,
         }  # fmt: skip
         return ok(self.searches[id_], 201)
 

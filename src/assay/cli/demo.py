@@ -84,6 +84,10 @@ def _conclude(
         f"Everything came out as promised, in {format_seconds(seconds)}."
     ]
     data = {"ok": not missing, "missing": missing, "seconds": seconds, **where, **show.record()}
+    if show.expectation is not None:
+        expected = show.expectation
+        data |= {"expected_seconds": expected.seconds, "taken_seconds": expected.elapsed}
+        verdict.append(expected.outcome())
     out.data(data, text, *verdict)
 
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from rich.text import Text
 
 from assay.analysis import best_table, clean, experiment_table, failure_table, idea_title, rank
 from assay.cli.batch import summary
+from assay.cli.expectation import (
+    IDLE,
+    Expectation,
+    Speed,
+    measure_speed,
+    rounds_of,
+    slots,
+)
 from assay.cli.output import Output
 from assay.cli.searching import LineObserver, follow_batch
 from assay.cli.watch import follow
@@ -19,11 +27,13 @@ from assay.contracts.batch import (
     BatchBody,
     BatchOptions,
     BatchRequest,
+    EventBody,
     ExperimentBody,
     IdeaRequest,
 )
-from assay.contracts.environment import EnvironmentBody
+from assay.contracts.environment import EnvironmentBody, ProfileBody
 from assay.contracts.search import SearchBody, SearchRequest
+from assay.contracts.worker import WorkerBody
 from assay.domain.errors import AssayError
 from assay.llm import OfflineIdeator, ProposedIdea
 from assay.llm.offline.settings import Settings
@@ -44,7 +54,15 @@ DIFF_LINES = 60
 class Demonstration:
     """Ten ideas against a measured baseline, then two epochs of search."""
 
-    def __init__(self, client: Client, out: Output, environment: str, profile: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        out: Output,
+        environment: str,
+        profile: str,
+        *,
+        measure_speed: Callable[[int], Speed] = measure_speed,
+    ) -> None:
         self._client = client
         self._out = out
         self._environment = client.environments.get(environment)
@@ -52,10 +70,16 @@ class Demonstration:
         self._batch: BatchBody | None = None
         self._search: SearchBody | None = None
         self._experiments: list[ExperimentBody] = []
+        self._measure_speed = measure_speed
+        #: Measurements of the ideas, and of the search.
+        self._planned = (0, 0)
+        #: How long it takes; None where nobody knows how much work a measurement is.
+        self.expectation: Expectation | None = None
 
     def run(self) -> list[str]:
         """Do it all and return what did not come out as promised."""
         self._say_who_proposes()
+        self._expect()
         self._measure(self._ideas())
         self._show_results()
         self._go_searching()
@@ -74,6 +98,60 @@ class Demonstration:
             "Ideas come from `offline:`, which is not a language model: it draws edits that "
             f"{self._environment.name} declares, with a fixed seed, and needs no key."
         )
+
+    def _expect(self) -> None:
+        """Say how long this will take."""
+        workers = [w for w in self._client.workers.list() if w.state == "active"]
+        hardware_class = workers[0].hardware_class if workers else ""
+        rounds = rounds_of(self._environment.name, self._profile, hardware_class)
+        if rounds is None:
+            return
+        self._planned = self._to_measure()
+        total = sum(self._planned)
+        speed = self._measure_speed(self._slots(workers)) if total else IDLE
+        self.expectation = Expectation(total, speed, rounds=rounds)
+        self._out.say(str(self.expectation))
+        warning = self.expectation.too_slow(float(self._profile_body().budget["seconds"]))
+        if warning is not None:
+            self._out.say(warning)
+
+    def _to_measure(self) -> tuple[int, int]:
+        """How many measurements the ideas and the search still need: an earlier demo on the same
+        data may have made all of them, or some."""
+        environment, profile = self._environment.id, self._profile
+        for search in self._client.searches.list():
+            made = (search.environment, search.profile, search.seed, search.state)
+            if made == (environment, profile, SEARCH_SEED, "finished"):
+                return 0, 0
+        measured = [
+            m
+            for m in self._client.measurements.list(environment=environment)
+            if m.profile == profile and m.state in ("succeeded", "failed")
+        ]
+        of_ideas = IDEAS - 1 + BASELINE_SEEDS  # one fits nowhere
+        of_search = SEARCH_EPOCHS * SEARCH_BATCH
+        beyond = max(0, len(measured) - of_ideas)
+        return max(0, of_ideas - len(measured)), max(0, of_search - beyond)
+
+    def _slots(self, workers: Sequence[WorkerBody]) -> int:
+        """How many measurements the service makes at once."""
+        profile = self._profile_body()
+        return sum(
+            slots(
+                worker.cpus,
+                worker.memory_bytes,
+                need_cpus=profile.cpus,
+                need_memory_gb=profile.memory_gb,
+            )
+            for worker in workers
+        )
+
+    def _profile_body(self) -> ProfileBody:
+        return next(p for p in self._environment.profiles if p.name == self._profile)
+
+    def _part(self, planned: int) -> AbstractContextManager[Callable[[int], float] | None]:
+        """What gives the seconds left while a part of the demo is followed."""
+        return nullcontext() if self.expectation is None else self.expectation.part(planned)
 
     def _ideas(self) -> list[IdeaRequest]:
         files = self._client.environments.codebase(self._environment.name).files
@@ -99,8 +177,9 @@ class Demonstration:
             f"{batch.id}: {len(ideas)} ideas, each measured once; the baseline on "
             f"{BASELINE_SEEDS} seeds"
         )
-        follow(self._client, batch.id, self._out)
-        self._wait_for_baseline(batch)
+        with self._part(self._planned[0]) as left:
+            follow(self._client, batch.id, self._out, left=left)
+            self._wait_for_baseline(batch)
         self._batch = self._client.batches.get(batch.id)
         self._experiments = list(self._client.experiments.list(batch=batch.id))
 
@@ -168,10 +247,15 @@ class Demonstration:
         # Search wants sound ideas; the first batch has shown how failures look.
         ideator = OfflineIdeator(misfit_share=0.0, crash_share=0.0)
         observer = LineObserver(self._out)
-        wait = partial(follow_batch, self._out)
-        self._search = drive(self._client, search.id, ideator, observer, wait=wait)
+        self._search = drive(self._client, search.id, ideator, observer, wait=self._follow_epoch)
         if not self._out.as_json:
             self._out.show(best_table(self._search.best, title="Best so far"))
+
+    def _follow_epoch(
+        self, client: Client, batch: str, on_event: Callable[[EventBody], None]
+    ) -> BatchBody:
+        with self._part(self._planned[1] // SEARCH_EPOCHS) as left:
+            return follow_batch(self._out, client, batch, on_event, left)
 
 
 def choose_ideas(environment: EnvironmentBody, setting: Setting) -> Sequence[ProposedIdea]:

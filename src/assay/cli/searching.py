@@ -53,8 +53,12 @@ class LineObserver(Observer):
 
 
 def follow_batch(
-    out: Output, client: Client, batch: str, on_event: Callable[[EventBody], None]
+    out: Output,
+    client: Client,
+    batch: str,
+    on_event: Callable[[EventBody], None],
+    left: Callable[[int], float] | None = None,
 ) -> BatchBody:
-    """Wait for an epoch's batch with a live view."""
+    """Wait for an epoch's batch with a live view; `left` as in `follow`."""
     say_alike(client, out, batch)
-    return follow(client, batch, out, on_event=on_event)
+    return follow(client, batch, out, on_event=on_event, left=left)

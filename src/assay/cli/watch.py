@@ -42,6 +42,9 @@ class View:
     baseline_pending: int = 0
     measured_at: list[float] = field(default_factory=list)
     clock: Callable[[], float] = time.monotonic
+    #: Seconds left in all, from how many measurements of this batch have ended since the start.
+    left: Callable[[int], float] | None = None
+    baseline_measured: int = 0
 
     @classmethod
     def of(cls, batch: BatchBody, experiments: list[ExperimentBody]) -> View:
@@ -75,11 +78,23 @@ class View:
         return sum(self.count(s) for s in TERMINAL)
 
     @property
+    def measured(self) -> int:
+        """Measurements that have ended since this is followed, the baseline's included."""
+        return len(self.measured_at) + self.baseline_measured
+
+    def take_baseline(self, pending: int) -> None:
+        """Note how many measurements of the baseline are still to come."""
+        self.baseline_measured += max(0, self.baseline_pending - pending)
+        self.baseline_pending = pending
+
+    @property
     def eta(self) -> float | None:
         """Seconds left at the pace of the measurements so far; None before two have ended.
 
         What fails before it runs takes no time, so it does not count.
         """
+        if self.left is not None:
+            return self.left(self.measured)
         if len(self.measured_at) < 2:
             return None
         pace = (self.measured_at[-1] - self.measured_at[0]) / (len(self.measured_at) - 1)
@@ -114,14 +129,18 @@ def follow(
     timeout: float | None = None,
     on_event: Callable[[EventBody], None] | None = None,
     curve_seconds: float = CURVE_SECONDS,
+    left: Callable[[int], float] | None = None,
 ) -> BatchBody:
     """Show a batch until it is finished and return it; read its curves every `curve_seconds`.
+
+    `left` gives the seconds left of something larger, from how many measurements have ended here.
 
     Raises:
         WaitTimeout: `timeout` seconds passed first; the batch goes on.
     """
     experiments = list(client.experiments.list(batch=batch))
     view = View.of(client.batches.get(batch), experiments)
+    view.left = left
     display = _LiveDisplay(view, out) if out.live else _LineDisplay(view, out)
 
     def take(event: EventBody) -> None:
@@ -218,7 +237,7 @@ class _Poller:
     def _look(self) -> None:
         if self._view.baseline_pending:
             baseline = self._client.batches.get(self._batch).baseline
-            self._view.baseline_pending = baseline.pending if baseline else 0
+            self._view.take_baseline(baseline.pending if baseline else 0)
         now = [e for e, state in list(self._view.states.items()) if state == "running"]
         curves = self._client.experiments.curves
         self._view.running = {e: last_loss(curves(e, max_points=500)) for e in now[:SHOWN]}
