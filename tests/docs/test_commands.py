@@ -49,7 +49,7 @@ NOT_RUN = {
     "git clone …": "needs the address of the repository",
     "cd assay": "follows the clone",
     ". .venv/bin/activate": "changes the reader's shell",
-    "make demo": "takes minutes; tests/cli/test_demo.py and tests/local have what it does",
+    "make demo": "takes minutes; tests/cli/test_demo.py runs it on a fake service",
     "assay doctor": "reports on this machine; tests/cli/test_doctor.py runs it",
     "assay serve": "never ends; the fixture below starts it",
     "assay batch submit ten.jsonl --env nanogpt --profile tiny "
