@@ -191,6 +191,7 @@ def test_the_demo_as_a_whole(
 
 
 @pytest.mark.usefixtures("environment_folder")
+@pytest.mark.slow
 def test_the_demo_keeps_serving_until_it_is_interrupted(
     tmp_path: Path, fake_serve: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
