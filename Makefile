@@ -6,8 +6,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # torch: "cpu" keeps gigabytes of CUDA packages away; "cuda" takes the registry's newest build.
 TORCH  ?= cpu
-# Processes that run tests side by side.
-JOBS   ?= 2
+# Processes that run tests side by side: one more than two cores, since many tests wait.
+JOBS   ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore=tests/deploy/test_compose.py
 # make chaos: how long server mode is kept under faults.
 MINUTES ?= 20

@@ -13,6 +13,8 @@ from tests.support.needs import require_bubblewrap
 
 #: The default tier needs no server and no root, so a test that does is in the long one.
 NEED_SERVERS = ("postgres", "docker")
+#: Fixtures that start one.
+SERVERS = {"redis", "s3_url"}
 
 # The same few examples on every run; `--hypothesis-profile long` draws others each time.
 settings.register_profile("quick", max_examples=15, deadline=None, derandomize=True)
@@ -24,7 +26,10 @@ settings.load_profile("quick")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that need a server as slow."""
     for item in items:
-        if any(item.get_closest_marker(name) for name in NEED_SERVERS):
+        fixtures = getattr(item, "fixturenames", ())
+        if any(item.get_closest_marker(n) for n in NEED_SERVERS) or not SERVERS.isdisjoint(
+            fixtures
+        ):
             item.add_marker(pytest.mark.slow)
 
 

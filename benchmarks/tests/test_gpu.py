@@ -32,6 +32,7 @@ def test_dry_run() -> None:
     )
 
 
+@pytest.mark.slow
 def test_without_a_gpu_it_says_so() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.gpu"],

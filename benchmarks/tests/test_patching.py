@@ -48,6 +48,7 @@ def verdicts(cases):
     return Counter(outcome.verdict for _, outcome in found), bad
 
 
+@pytest.mark.slow
 def test_clean_and_single_modes_are_applied_right():
     cases = made("clean", ["clean"], 15) + made("single", list(MODES), len(MODES))
     counts, bad = verdicts(cases)
@@ -55,6 +56,7 @@ def test_clean_and_single_modes_are_applied_right():
     assert counts["correct"] >= SINGLE * counts.total(), bad
 
 
+@pytest.mark.slow
 def test_pairs_of_modes_are_applied_right():
     cases = filled([slot for slot in slots(400, SEED) if slot.group == "pair"][:60])
     counts, bad = verdicts(cases)

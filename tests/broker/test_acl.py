@@ -18,8 +18,6 @@ from tests.broker.test_doorbell import HEARING, QUICK
 from tests.support.stack import Redis
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.slow
-
 ME, OTHER = "wrk_1", "wrk_10"
 TOKEN = "asw_a-secret/of:mine"
 

@@ -21,8 +21,6 @@ from assay.domain.errors import Unavailable
 from tests.support.stack import Redis
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.slow
-
 QUICK = Patience(test=0.3, answer=2, start=20, first_pause=0.05, longest_pause=0.2)
 HEARING = 20.0
 

@@ -99,6 +99,7 @@ def test_gpt2_tokens_begin_every_document_with_its_mark(lab: Lab) -> None:
     assert len(seen) == len(set(seen)) > 1000
 
 
+@pytest.mark.slow
 def test_a_long_text_has_the_same_tokens_in_pieces_as_in_one(lab: Lab) -> None:
     from tokenizers import Tokenizer
 

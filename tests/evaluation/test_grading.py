@@ -106,8 +106,13 @@ def test_right_answers_count_and_all_questions_are_the_denominator(
     "body",
     [
         "mark(1.0)",
-        "mark(float(random.SystemRandom().random() < 0.5))",
-        "mark(float(hash(reference) % 2))",
+        *(
+            pytest.param(body, marks=pytest.mark.slow)
+            for body in (
+                "mark(float(random.SystemRandom().random() < 0.5))",
+                "mark(float(hash(reference) % 2))",
+            )
+        ),
     ],
 )
 def test_forged_marks_are_noticed(grade: Grade, body: str) -> None:
@@ -122,6 +127,7 @@ def test_forged_marks_are_noticed(grade: Grade, body: str) -> None:
     assert found.marks[2:] == (1.0,) * 58
 
 
+@pytest.mark.slow
 def test_rare_forgery_gains_nothing_on_average(grade: Grade) -> None:
     """Drawing lots: right against the reference as often as against the decoy."""
     lots = forging("mark(float(random.SystemRandom().random() < 0.1))")

@@ -200,6 +200,7 @@ def _search(api: TestClient, **caps: Any) -> str:
     return str(made.json()["id"])
 
 
+@pytest.mark.slow
 def test_the_cap_of_a_search_holds_for_all_its_epochs(api: TestClient, context: Context) -> None:
     search = _search(api, max_cost_usd="1")
     first = submit(api, 20, search=search, epoch=0)
@@ -235,6 +236,7 @@ def _earlier(context: Context, batch_id: str, dollars: str, ago: timedelta) -> N
         session.execute(update(table).where(table.id == start.id).values(started_at=then))
 
 
+@pytest.mark.slow
 def test_the_cap_of_an_owner_holds_for_all_batches(api: TestClient, context: Context) -> None:
     context.settings.caps = {"local": OwnerSpending(max_cost_usd=CAP)}
     batches = [submit(api, 30, epoch=number) for number in range(2)]
@@ -245,6 +247,7 @@ def test_the_cap_of_an_owner_holds_for_all_batches(api: TestClient, context: Con
         check_rest(api, context, batch_id, "owner", "owner 'local'")
 
 
+@pytest.mark.slow
 def test_the_cap_of_a_day_forgets_yesterday(api: TestClient, context: Context) -> None:
     context.settings.caps = {"local": OwnerSpending(max_cost_usd_per_day=CAP)}
     batch_id = submit(api)
@@ -255,6 +258,7 @@ def test_the_cap_of_a_day_forgets_yesterday(api: TestClient, context: Context) -
     check_rest(api, context, batch_id, "day", "owner 'local', today (UTC),")
 
 
+@pytest.mark.slow
 def test_the_narrowest_cap_is_named_and_all_are_shown(api: TestClient, context: Context) -> None:
     context.settings.caps = {"*": OwnerSpending(max_cost_usd=CAP, max_cost_usd_per_day=CAP)}
     batch_id = submit(api, options={"max_cost_usd": "1"})

@@ -115,7 +115,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect_ex", refuse)
 
 
-@pytest.mark.parametrize("sampling", ["staged", "paper"])
+@pytest.mark.parametrize("sampling", ["staged", pytest.param("paper", marks=pytest.mark.slow)])
 def test_a_recorded_batch_is_made_again(
     context: Context,
     tmp_path: Path,

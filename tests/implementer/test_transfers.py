@@ -34,7 +34,7 @@ HEADERS = {"Authorization": f"Bearer {WORKER_TOKEN}"}
 MIB = 1 << 20
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.slow)])
 def anywhere(request: pytest.FixtureRequest, context: Context, tmp_path: Path) -> Context:
     """A context on each kind of object store."""
     if request.param == "s3":
@@ -156,6 +156,7 @@ def test_with_s3_bytes_go_past_the_api_and_the_token_stays(
         worker.codebase("0" * 64, patience=5)
 
 
+@pytest.mark.slow
 def test_a_store_that_fails_for_a_while_delays_and_loses_nothing(
     in_s3: Context, worker: WorkerApi, faulty_s3: FaultyS3, weights: Path
 ) -> None:
