@@ -20,7 +20,13 @@ DATA = b"bytes of an object"
 SHA256 = hashlib.sha256(DATA).hexdigest()
 
 
-@pytest.fixture(params=["local", "s3", "s3 without conditions"])
+@pytest.fixture(
+    params=[
+        "local",
+        pytest.param("s3", marks=pytest.mark.slow),
+        pytest.param("s3 without conditions", marks=pytest.mark.slow),
+    ]
+)
 def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     """An empty object store of each kind."""
     if request.param == "local":

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import httpx2
 
@@ -59,6 +59,7 @@ class FaultyS3(LocalServer):
         self.forget_conditions = False
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.lock = threading.Lock()
+        self.conditional = threading.Lock()
         self.client = httpx2.Client(timeout=30, trust_env=False)
         proxy = self
 
@@ -93,9 +94,12 @@ class _Handler(LocalHandler):
         if self.faulty.forget_conditions:
             headers.pop("if-none-match", None)
         headers.pop("connection", None)
-        answer = self.faulty.client.request(
-            self.command, self.faulty.target + self.path, headers=headers, content=body
-        )
+        # moto looks for the key and stores it in two steps; S3 does both in one.
+        turn = self.faulty.conditional if "if-none-match" in headers else nullcontext()
+        with turn:
+            answer = self.faulty.client.request(
+                self.command, self.faulty.target + self.path, headers=headers, content=body
+            )
         skipped = {"connection", "transfer-encoding", "content-length", "date", "server"}
         kept = {k: v for k, v in answer.headers.items() if k.lower() not in skipped}
         size = answer.headers.get("content-length") if self.command == "HEAD" else None
