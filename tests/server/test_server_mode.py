@@ -60,13 +60,10 @@ def toy() -> list[IdeaRequest]:
 
 
 def nanogpt() -> list[IdeaRequest]:
-    """Four ideas: three that train, one that cannot."""
+    """Two ideas: one that trains, one that cannot."""
     rate = "    learning_rate: float = 0.003"
     return [
-        *(
-            edit(f"rate-{value}", "config.py", rate, f"    learning_rate: float = {value}")
-            for value in ("0.002", "0.004", "0.006")
-        ),
+        edit("rate-higher", "config.py", rate, "    learning_rate: float = 0.004"),
         edit("rate-nothing", "config.py", rate, "    learning_rate: float = 1 / 0"),
     ]
 
@@ -86,14 +83,14 @@ def test_every_idea_ends_in_exactly_one_result_or_one_failure(stack: Stack) -> N
     with stack.client() as client:
         batches = [client.batches.create(each).id for each in (request, other)]
         finished = [client.batches.wait(id_, timeout=FINISH_SECONDS) for id_ in batches]
-    assert [batch.counts.total for batch in finished] == [20, 4]
+    assert [batch.counts.total for batch in finished] == [20, 2]
     found = rows(
         stack,
         """SELECT e.id, e.state, e.failure, count(r.measurement_id) AS results
            FROM experiment e LEFT JOIN experiment_measurement l ON l.experiment_id = e.id
            LEFT JOIN result r ON r.measurement_id = l.measurement_id GROUP BY e.id""",
     )
-    assert len(found) == 24
+    assert len(found) == 22
     for experiment in found:
         ended = (experiment.state, experiment.results, experiment.failure is not None)
         assert ended in (("succeeded", 1, False), ("failed", 0, True)), (experiment, ended)
