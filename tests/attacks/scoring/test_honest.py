@@ -21,6 +21,7 @@ NORM = "            return F.layer_norm(x, x.shape[-1:], eps=self.eps)\n"
 RMS = "            return x * (x.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt()\n"
 QK_NORM = "        q, k = (F.layer_norm(z, (D,)).to(v.dtype) for z in (q, k))\n"
 BF16 = "        self.bf16 = uses_bf16(config.precision)\n"
+BUDGET = "        self.steps = tokens // step_tokens if tokens else config.steps or 10**9\n"
 HONEST: dict[str, Tree] = {
     "qk norm": edited({"model.py": [(HALVES, QK_NORM + HALVES)]}),
     "rms norm": edited({"model.py": [(NORM, RMS)]}),
@@ -38,7 +39,13 @@ HONEST: dict[str, Tree] = {
             ]
         }
     ),
-    "bf16 always": edited({"model.py": [(BF16, "        self.bf16 = True\n")]}),
+    # Where the processor has no bfloat16 a step takes seconds.
+    "bf16 always": edited(
+        {
+            "model.py": [(BF16, "        self.bf16 = True\n")],
+            "train.py": [(BUDGET, BUDGET + "        self.steps = 4\n")],
+        }
+    ),
     "narrow, with a longer context": edited(
         {
             "config.py": [
