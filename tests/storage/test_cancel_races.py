@@ -22,7 +22,7 @@ from assay.storage.database import Database
 from assay.storage.objects import LocalStore
 from tests.storage.lifecycle import TTL, World
 
-RACES, BATCH = 1_000, 100
+RACES, BATCH = 400, 100
 
 
 @pytest.mark.slow
