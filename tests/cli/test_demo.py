@@ -146,8 +146,10 @@ def run_demo(
     folder = tmp_path / "environments"
     code = textwrap.dedent(
         f"""
-        import functools
+        import functools, signal
         from assay.cli import server
+        # Where the tests run in a shell's background, SIGINT is ignored from the start.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         server.serving = functools.partial(server.serving, program={program!r})
         from assay.cli import main
         main(["demo", "--env", "fake", "--profile", "tiny", *{flags!r}])
