@@ -126,6 +126,7 @@ def test_what_is_not_as_expected_is_listed(short: list[Case]) -> None:
 
 @pytest.mark.bubblewrap
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_feedback_gets_every_fault_to_a_result_and_its_absence_none(
     tmp_path: Path, short: list[Case]
 ) -> None:
