@@ -200,7 +200,8 @@ def test_patience_goes_on_for_its_time_whatever_the_tries():
     errors = [ProviderUnavailable("busy") for _ in range(5000)]
     with pytest.raises(ProviderUnavailable):
         run(failing(*errors), log, tries=2, patience_s=36_000.0, longest_pause_s=30.0)
-    assert 36_000 <= log.slept < 36_030
+    # What the tries themselves take, seconds on a busy machine, counts as well.
+    assert 35_900 <= log.slept < 36_030
     assert 1200 <= log.tries[-1].number < 2500  # 2.0**1200 would be too much for a float
     assert log.tries[-1].wait_s is None
     assert max(event.wait_s or 0.0 for event in log.tries) <= 30.0
