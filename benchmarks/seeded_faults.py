@@ -48,7 +48,9 @@ def test_probe() -> None:
     Path({seen!r}).write_text(module.__file__ or "")
 """
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
-PASSED, FAILED = 0, 1  # exit codes of pytest
+#: Exit codes of pytest. A run that `-x` stops ends with 2 since pytest 9.2, as an interrupted one
+#: does; only the first names a test that failed.
+PASSED, FAILED = 0, (1, 2)
 
 
 class RunError(Exception):
@@ -179,7 +181,7 @@ class Runner:
         except subprocess.TimeoutExpired:
             raise RunError(f"the tests took longer than {self.limit:g} s") from None
         failed = _FAILED.findall(done.stdout)
-        if done.returncode not in (PASSED, FAILED) or (done.returncode == FAILED and not failed):
+        if done.returncode != PASSED and not (done.returncode in FAILED and failed):
             raise RunError(f"pytest: exit code {done.returncode}: {done.stdout[-2000:]}")
         found = Path(seen.read_text()) if seen.exists() else None
         if found is None or not found.is_relative_to(copy):
