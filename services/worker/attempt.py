@@ -78,6 +78,7 @@ class _Attempt:
         self._files: dict[str, bytes] | None = None
         self._gpus: GpuLease = NO_GPUS
         self._started = False
+        self._scoring_began = False
         self._seconds = 0.0
         self._uploaded: dict[str, Path] = {}
         self._facts: dict[str, Any] = facts_of(host, self._spec)
@@ -166,16 +167,23 @@ class _Attempt:
             self._assignment.stop(StopReason.FENCED)
             return self._cancelled()
         except SandboxError as error:
-            return fault("sandbox_failed", str(error))
+            return self._fault("sandbox_failed", str(error))
         except AssayError as error:
             if self._assignment.cancel.is_set():
                 return self._cancelled()
-            return fault(error.code, str(error))
+            return self._fault(error.code, str(error))
         except OSError as error:
-            return fault("host_failed", f"{type(error).__name__}: {error}")
+            return self._fault("host_failed", f"{type(error).__name__}: {error}")
         except Exception as error:
             _log.exception("%s: the worker failed", self._spec.attempt)
-            return fault("worker_error", f"{type(error).__name__}: {error}")
+            return self._fault("worker_error", f"{type(error).__name__}: {error}")
+
+    def _fault(self, code: str, message: str) -> End:
+        """A fault of this host. Once a predictor was started, the words could be of its making."""
+        if self._scoring_began:
+            _log.warning("%s: %s: %r", self._spec.attempt, code, message)
+            message = "this worker failed while it scored or uploaded; its log says how"
+        return fault(code, message)
 
     def _cancelled(self) -> End:
         if self._assignment.reason is StopReason.STOPPING:
@@ -271,7 +279,8 @@ class _Attempt:
         devices = self._gpus.uuids
         sources = [lambda: self._host.gpus.gauges(devices), space.gauges]
         self._sampler = Sampler(sources, since, seconds=self._host.settings.sample_seconds)
-        self._sampler.start()
+        if self._journal is None or self._journal.notes.phase is Phase.PREPARED:
+            self._sampler.start()
         stack.callback(self._sampler.stop)
         self._telemetry = Telemetry(
             space.logs,
@@ -348,6 +357,9 @@ class _Attempt:
             adopt=self._adopted,
             on_start=started,
         )
+        if self._sampler is not None:
+            # What a predictor uses over time is a message of its making.
+            self._sampler.stop()
         self._started = True
         self._seconds += end.wall_seconds
         self._facts |= {
@@ -377,6 +389,7 @@ class _Attempt:
             settings.artifact_files, max(settings.artifact_bytes, profile.disk_bytes)
         )
         try:
+            collect.normalise(space.out_descriptor)
             found = collect.scan(space.out_descriptor, bounds)
             fingerprint = collect.fingerprint(space.out_descriptor, found)
         except collect.UnsafeArtifact as error:
@@ -397,6 +410,7 @@ class _Attempt:
         )
 
     def _score(self, scoring: Scoring, request: EvaluationRequest) -> dict[str, float]:
+        self._scoring_began = True
         if self._reporter is not None:
             self._reporter.finalizing()
         try:
@@ -418,7 +432,9 @@ class _Attempt:
         try:
             collect.build_archive(space.out_descriptor, found, logs, target)
         except collect.UnsafeArtifact as error:
-            raise AttemptFailed(failure(FailureStage.TRAIN, error.code, str(error))) from error
+            _log.warning("%s: %r", self._spec.attempt, str(error))
+            message = "the artifact changed after training had ended"
+            raise AttemptFailed(failure(FailureStage.TRAIN, error.code, message)) from error
         if target.stat().st_size <= INLINE_BYTES:
             return collect.inline(target)
         self._uploaded = {target.name: target}
@@ -470,7 +486,9 @@ class _Attempt:
 
     def _deliver_refusal(self, error: ApiRefused) -> None:
         """The least that can be said, so that the attempt does not wait for its lease."""
-        failed = infrastructure("report_refused", str(error))
+        # The refusal's own words may quote what was reported: they are in this worker's log.
+        message = f"the API refused the end of the attempt ({error.code})"
+        failed = infrastructure("report_refused", message)
         body = FinishRequest(
             lease_token=self._spec.lease_token,
             state="failed",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import os
 import stat
+import sys
 import zipfile
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +50,7 @@ class Found:
     size: int
 
 
-@contextmanager
+@contextlib.contextmanager
 def opened_folder(name: str, parent: int | None = None) -> Iterator[int]:
     """A descriptor of a folder that is not a link; everything below is opened through it."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -101,6 +102,47 @@ def _walk_folder(folder: int, entry: str, name: str, depth: int) -> Iterator[Fou
         raise UnsafeArtifact(f"artifact folders are nested deeper than {_DEPTH}")
     with opened_folder(entry, folder) as inner:
         yield from _walk(inner, f"{name}/", depth - 1)
+
+
+def normalise(folder: int) -> None:
+    """Give the files below an open folder equal modes and times, and no extended attributes.
+
+    A predictor sees these, and the hash that its secret positions come from does not cover them.
+    Links and devices, which `scan` refuses, are left as they are. To be called when the training
+    has ended and nothing of it runs any more.
+
+    Raises:
+        OSError: this process may not change them.
+    """
+    _normalise(folder, _DEPTH)
+
+
+def _normalise(folder: int, depth: int) -> None:
+    for name in os.listdir(folder):
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        if stat.S_ISDIR(mode):
+            os.chmod(name, 0o755, dir_fd=folder)
+            with opened_folder(name, folder) as inner:
+                if depth > 0:  # `scan` refuses what is deeper
+                    _normalise(inner, depth - 1)
+        elif stat.S_ISREG(mode):
+            os.chmod(name, 0o644, dir_fd=folder)
+            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                _clear(descriptor)
+            finally:
+                os.close(descriptor)
+    _clear(folder)
+
+
+def _clear(descriptor: int) -> None:
+    """Remove extended attributes and access lists, and set both times to 1970."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # the file system has none
+            for name in os.listxattr(descriptor):
+                if name.startswith(("user.", "system.posix_acl_")):
+                    os.removexattr(descriptor, name)
+    os.utime(descriptor, ns=(0, 0))
 
 
 def fingerprint(folder: int, found: Iterable[Found]) -> str:
@@ -163,7 +205,7 @@ def build_archive(folder: int, found: list[Found], logs: Iterable[Path], target:
     return target
 
 
-@contextmanager
+@contextlib.contextmanager
 def _opened_file(folder: int, item: Found) -> Iterator[int]:
     """Open a scanned file part by part, so that no link is followed at any level."""
     *parents, last = item.name.split("/")

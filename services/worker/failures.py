@@ -132,25 +132,24 @@ def _signal_name(number: int) -> str:
 
 
 def score_failure(found: EvaluationFailure) -> AttemptFailed:
-    """The evaluation's verdict. Its message may go on with what the predictor printed."""
-    code, message = found.code, found.message
+    """The evaluation's verdict, without its detail."""
     if found.infrastructure:
-        return infrastructure("evaluation_interrupted", message)
-    said, _, words = message.partition("\n")
-    line = last_traceback_line(words.encode()) if words else None
-    text = f"{said}: {line}" if line else message
-    return AttemptFailed(failure(FailureStage.SCORE, code, text))
+        return infrastructure("evaluation_interrupted", found.message)
+    return AttemptFailed(failure(FailureStage.SCORE, found.code, found.message))
 
 
 def implausible(spec: MetricSpec, metric: float) -> FailureBody | None:
-    """A failure when the metric is better than the environment holds possible."""
+    """A failure when the metric is better than the environment holds possible.
+
+    The metric is not in the message: of a result that does not count, no digit is told.
+    """
     if spec.bound is None or not is_better(spec.direction, metric, spec.bound):
         return None
     return failure(
         FailureStage.GUARD,
         "implausible",
-        f"{spec.name} is {metric:g}, better than the bound of {spec.bound:g} that this "
-        "environment holds possible; look for a leak before believing it",
+        f"{spec.name} is better than {spec.bound:g}, the bound of what this environment holds "
+        "possible. Look for a leak, in the data or in how the code predicts.",
     )
 
 

@@ -58,6 +58,7 @@ class Scoring:
         metric = metrics[self.spec.name]
         too_good = implausible(self.spec, metric)
         if too_good is not None:
+            _log.warning("implausible: %s is %r", self.spec.name, metric)
             raise AttemptFailed(too_good)
         if self._deserves_another(request, metric):
             again = dataclasses.replace(request, seed=derive_seed(request.seed, "again"))
@@ -82,20 +83,24 @@ class Scoring:
             return outcome.metrics
         if outcome.failure is None:
             raise infrastructure("worker_error", "the evaluation gave neither result nor reason")
+        _log.warning("%s failed (%s): %r", name, outcome.failure.code, outcome.failure.detail)
         self.on_failure(outcome.failure.message)
         raise score_failure(outcome.failure)
 
     def _compare(self, first: Mapping[str, float], second: Mapping[str, float]) -> None:
         name = self.spec.name
         errors = [found[f"{name}/se"] for found in (first, second) if f"{name}/se" in found]
-        self.facts["rescored"] = second[name]
         # The smaller one: the code may add noise to one of them to excuse a difference.
         if not agrees(first[name], second[name], min(errors, default=None)):
+            # The code chose both: neither is told.
+            _log.warning("not confirmed: %s is %r and %r", name, first[name], second[name])
             message = (
-                f"{name} is {first[name]:g} and, with fresh secret positions, {second[name]:g}: "
-                "these differ by more than the evaluation's own error, so neither counts"
+                f"{name} was scored again with fresh secret positions, and the two scores differ "
+                "by more than the evaluation's own error, so neither counts. Look at how the code "
+                "predicts."
             )
             raise AttemptFailed(failure(FailureStage.GUARD, "not_confirmed", message))
+        self.facts["rescored"] = second[name]
 
 
 def evaluation_request(

@@ -182,7 +182,7 @@ def test_the_evaluation_scores_honest_models_and_catches_those_that_look_ahead(
     assert caught.failure.code == "leak"
 
 
-def test_a_checkpoint_that_does_not_fit_is_explained(
+def test_a_checkpoint_that_does_not_fit_is_explained_in_the_workers_log(
     nanogpt: Bundled, train_many: TrainMany, nanogpt_data: Path, hardware_class: str
 ) -> None:
     trained = train_many({"baseline": nanogpt.files}, STEP)["baseline"]
@@ -191,7 +191,7 @@ def test_a_checkpoint_that_does_not_fit_is_explained(
     outcome = evaluate(nanogpt, trained, nanogpt_data, hardware_class)
     assert outcome.failure is not None
     assert outcome.failure.code == "predictor_died"
-    assert "gate.weight" in outcome.failure.message
+    assert "gate.weight" in outcome.failure.detail
 
 
 def test_every_mode_gives_the_same_loss_with_any_forward_pass(

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from assay.evaluation.channel import Channel
+from assay.evaluation.codes import InvalidAnswer, Rejection
 from assay.evaluation.predictor import Predictor
 
 PREAMBLE = """
@@ -80,7 +81,7 @@ def start_predictor(tmp_path: Path) -> StartPredictor:
                 channel,
                 deadline=time.monotonic() + total,
                 answer_seconds=each,
-                autopsy=lambda: autopsy,
+                autopsy=lambda: InvalidAnswer(Rejection.PREDICTOR_DIED, autopsy),
             )
         finally:
             channel.close()

@@ -23,6 +23,7 @@ from assay.evaluation import (
     EvaluationOutcome,
     EvaluationRequest,
     InvalidCode,
+    Rejection,
     evaluate_artifact,
     evaluate_in_child,
     start_evaluation_server,
@@ -136,7 +137,7 @@ def test_whatever_goes_wrong_has_a_code(
     assert outcome.failure is not None
     assert not outcome.failure.infrastructure
     with pytest.raises(ValueError, match=words):
-        raise ValueError(outcome.failure.message)
+        raise ValueError(f"{outcome.failure.message} {outcome.failure.detail}")
 
 
 def test_an_evaluator_that_is_no_python_is_an_evaluator_error(request_for: MakeRequest) -> None:
@@ -182,23 +183,47 @@ def test_secret_samples_are_other_ones_for_another_codebase_or_artifact(
 
 
 def test_an_exception_cannot_carry_held_out_data_away(request_for: MakeRequest) -> None:
-    body = """
-    def evaluate(run):
-        text = "the answer is 42"
-        HELD
-        raise KeyError(text)
-    """
-    seen = evaluate_artifact(request_for(body.replace("HELD", "run.held_out")))
-    unseen = evaluate_artifact(request_for(body.replace("HELD", "")))
-    assert failure_code(seen) is failure_code(unseen) is InvalidCode.EVALUATOR_ERROR
-    assert seen.failure is not None
-    assert unseen.failure is not None
-    assert seen.failure.message == "KeyError (evaluate.py:5)"
-    assert "42" in unseen.failure.message
-    # The library's own words stay: they help, and quote nothing.
-    ours = evaluate_artifact(request_for("def evaluate(run): run.held_out; run.predictor()"))
-    assert ours.failure is not None
-    assert "no predict entry point" in ours.failure.message
+    outcome = evaluate_artifact(
+        request_for("""
+        def evaluate(run):
+            raise KeyError("the answer is 42")
+        """)
+    )
+    assert failure_code(outcome) is InvalidCode.EVALUATOR_ERROR
+    assert outcome.failure is not None
+    assert outcome.failure.message == Rejection.EVALUATOR_ERROR.sentence
+    assert outcome.failure.detail == "KeyError: 'the answer is 42' (evaluate.py:3)"
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("'no points'", "no points"),
+        ("f'no {run.config[\"size\"]}'", Rejection.WRONG_SHAPE.sentence),
+        ("'no ' + str(run.config['size'])", Rejection.WRONG_SHAPE.sentence),
+    ],
+)
+def test_an_evaluator_rejects_in_its_own_words_if_they_are_literals(
+    request_for: MakeRequest, message: str, told: str
+) -> None:
+    outcome = evaluate_artifact(
+        request_for(f"def evaluate(run): run.reject('wrong_shape', {message})")
+    )
+    assert outcome.failure is not None
+    assert outcome.failure.message == told
+    assert outcome.failure.detail in ("no points", "no 3")
+
+
+def test_a_missing_file_is_named_if_the_evaluator_names_it(request_for: MakeRequest) -> None:
+    named = evaluate_artifact(request_for("def evaluate(run): run.read_json('a.json')"))
+    computed = evaluate_artifact(
+        request_for("def evaluate(run): run.read_bytes(f'{run.seed}.bin', 9)")
+    )
+    assert named.failure is not None
+    assert computed.failure is not None
+    assert named.failure.message == f"a.json: {Rejection.MISSING_ARTIFACT.sentence}"
+    assert computed.failure.message == Rejection.MISSING_ARTIFACT.sentence
+    assert "11.bin" in computed.failure.detail
 
 
 def test_a_predictor_answers_and_its_cpu_time_counts(request_for: MakeRequest) -> None:
@@ -224,13 +249,14 @@ def test_the_predictor_sees_what_it_is_promised_and_no_data(request_for: MakeReq
     assert outcome.metrics == {"m": 7.0}, outcome.failure
 
 
-def test_a_predictor_that_cannot_start_says_why(request_for: MakeRequest) -> None:
+def test_why_a_predictor_cannot_start_is_for_the_workers_log(request_for: MakeRequest) -> None:
     predict = PREDICT.format(setup="raise KeyError('blocks.0.weight')", each="")
     outcome = evaluate_artifact(request_for(ASK, predict))
     assert failure_code(outcome) is InvalidCode.PREDICTOR_DIED
     assert outcome.failure is not None
-    assert "code 1" in outcome.failure.message
-    assert "KeyError: 'blocks.0.weight'" in outcome.failure.message
+    assert outcome.failure.message == Rejection.DIED_AT_START.sentence
+    assert "code 1" in outcome.failure.detail
+    assert "KeyError: 'blocks.0.weight'" in outcome.failure.detail
 
 
 def test_what_a_predictor_says_after_it_saw_secrets_is_dropped(request_for: MakeRequest) -> None:
@@ -239,9 +265,9 @@ def test_what_a_predictor_says_after_it_saw_secrets_is_dropped(request_for: Make
     outcome = evaluate_artifact(request_for(ASK, PREDICT.format(setup=setup, each=each)))
     assert failure_code(outcome) is InvalidCode.PREDICTOR_DIED
     assert outcome.failure is not None
-    assert "code" not in outcome.failure.message  # nor in the exit code
-    assert "before" in outcome.failure.message
-    assert "labels" not in outcome.failure.message
+    assert outcome.failure.message == Rejection.PREDICTOR_DIED.sentence
+    assert "before" in outcome.failure.detail
+    assert "labels" not in outcome.failure.detail
 
 
 def test_a_silent_predictor_runs_into_the_deadline_and_dies(request_for: MakeRequest) -> None:

@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assay.evaluation import Evaluation, EvaluationRequest, InvalidAnswer, InvalidCode
+from assay.evaluation import (
+    Evaluation,
+    EvaluationRequest,
+    InvalidAnswer,
+    InvalidCode,
+    Rejection,
+)
 from assay.evaluation.decoys import assign_decoys
 from assay.evaluation.grading import GraderError, Grades, sum_up
 from assay.evaluation.grading import grade as grade_with
@@ -450,7 +456,7 @@ class FakeGrader:
     def ask(self, op: str, arrays: Any, expect: Any, *, reveals: bool) -> Any:
         answer, reference = (bytes(arrays[name]).decode() for name in ("answer", "reference"))
         if self.deadly and self.deadly in answer + reference:
-            raise InvalidAnswer(InvalidCode.PREDICTOR_DIED, "the grader ran out of memory")
+            raise InvalidAnswer(Rejection.OUT_OF_MEMORY)
         if "?" in answer + reference:
             return {"mark": np.array([-1.0])}
         return {"mark": np.array([float(answer == reference)])}

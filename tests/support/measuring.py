@@ -167,7 +167,7 @@ class Bench:
         )
         outcome = evaluate_in_child(request)
         failure = outcome.failure
-        error = "" if failure is None else f"{failure.code.value}: {failure.message}"
+        error = "" if failure is None else f"{failure.code.value}: {failure.detail}"
         return Result(outcome.metrics or {}, error, seconds, outcome.cpu_seconds)
 
 

@@ -17,7 +17,7 @@ from assay.contracts.worker import FinishRequest
 from assay.domain.errors import Fenced, NotFound, Unavailable
 from assay.domain.metrics import Direction
 from assay.environments import Bundle
-from assay.evaluation import EvaluationFailure, InvalidCode
+from assay.evaluation import EvaluationFailure, Rejection
 from assay.patching.paths import is_protected
 from assay.sandbox import Exit
 from services.worker import collect
@@ -101,19 +101,17 @@ def test_messages_are_printable_and_bounded() -> None:
     assert long.endswith("end")
 
 
-def test_score_failures_name_the_exception_of_the_predictor() -> None:
-    printed = "Traceback (most recent call last):\n  x\nKeyError: 1\n"
+def test_score_failures_tell_the_sentence_and_not_the_detail() -> None:
     failed = score_failure(
-        EvaluationFailure(
-            InvalidCode.PREDICTOR_DIED, f"the predictor ended with code 1\n{printed}"
-        )
+        EvaluationFailure.of(Rejection.PREDICTOR_DIED, "ended with code 107\nKeyError: 1")
     )
-    assert failed.failure.message == "the predictor ended with code 1: KeyError: 1"
+    assert failed.failure.message == Rejection.PREDICTOR_DIED.sentence
     assert (failed.failure.stage, failed.infrastructure) == ("score", False)
-    interrupted = EvaluationFailure(
-        InvalidCode.EVALUATOR_ERROR, "no user id is free", infrastructure=True
+    interrupted = EvaluationFailure.of(
+        Rejection.INTERRUPTED, "no user id is free", infrastructure=True
     )
     failed = score_failure(interrupted)
+    assert failed.failure.message == Rejection.INTERRUPTED.sentence
     assert (failed.failure.code, failed.infrastructure) == ("evaluation_interrupted", True)
 
 

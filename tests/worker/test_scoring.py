@@ -69,6 +69,7 @@ def test_an_outlier_that_does_not_repeat_does_not_count() -> None:
     with pytest.raises(AttemptFailed) as failed:
         made.run(request_of())
     assert (failed.value.failure.stage, failed.value.failure.code) == ("guard", "not_confirmed")
+    assert "rescored" not in made.facts
     made, _ = scoring([{"loss": 1.0}, InvalidCode.LEAK], Rescore(1.5))
     with pytest.raises(AttemptFailed) as failed:
         made.run(request_of())

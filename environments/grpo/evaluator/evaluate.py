@@ -48,7 +48,7 @@ def scheduled(run: Any) -> list[str]:
     found = {checkpoint.name for checkpoint in run.checkpoints}
     names = [name for name in wanted if name in found]
     if not names:
-        run.reject("missing_artifact", f"training left no checkpoint {wanted[0]} to {wanted[-1]}")
+        run.reject("missing_artifact", "training left none of the scheduled checkpoints")
     return names
 
 
@@ -58,13 +58,13 @@ def check_model(run: Any, name: str) -> None:
     start, folder = run.held_out / "model", f"checkpoints/{name}"
     tokenizer = run.read_bytes(f"{folder}/tokenizer.json", MAX_TOKENIZER_BYTES)
     if tokenizer != (start / "tokenizer.json").read_bytes():
-        run.reject("inconsistent", f"checkpoint {name} has another tokenizer than the start")
+        run.reject("inconsistent", "a checkpoint has another tokenizer than the start")
     found = run.read_json(f"{folder}/config.json")
     if not isinstance(found, dict):
-        run.reject("wrong_type", f"config.json of checkpoint {name} is no object")
+        run.reject("wrong_type", "config.json of a checkpoint is no object")
     for key, value in json.loads((start / "shape.json").read_text()).items():
         if type(found.get(key)) is not type(value) or found[key] != value:
-            run.reject("wrong_shape", f"checkpoint {name} has another {key} than the start")
+            run.reject("wrong_shape", "a checkpoint has another architecture than the start")
 
 
 def read(path: Path) -> list[tuple[str, str]]:

@@ -21,7 +21,10 @@ def evaluate(run: Any) -> dict[str, float]:
     x = answer.get("x") if isinstance(answer, dict) else None
     dimensions = len(landscape["bottom"])
     if not isinstance(x, list) or len(x) != dimensions:
-        run.reject("wrong_shape", f"answer.json must hold {{'x': [{dimensions} numbers]}}")
+        run.reject(
+            "wrong_shape",
+            "answer.json must hold {'x': [as many numbers as the landscape has dimensions]}",
+        )
     if any(type(xi) not in (int, float) for xi in x):
         run.reject("wrong_type", "the coordinates must be numbers")
     if any(abs(xi) > 1e6 for xi in x):

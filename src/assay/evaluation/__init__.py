@@ -4,7 +4,7 @@
 `Evaluation`. Nothing here imports numpy until an evaluation needs it.
 """
 
-from assay.evaluation.codes import InvalidAnswer, InvalidCode
+from assay.evaluation.codes import InvalidAnswer, InvalidCode, Rejection
 from assay.evaluation.evaluation import (
     Evaluation,
     EvaluationFailure,
@@ -26,6 +26,7 @@ __all__ = [
     "EvaluationRequest",
     "InvalidAnswer",
     "InvalidCode",
+    "Rejection",
     "evaluate_artifact",
     "evaluate_in_child",
     "start_evaluation_server",

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
-from assay.evaluation.codes import InvalidAnswer, InvalidCode
+from assay.evaluation.codes import InvalidAnswer, Rejection
 
 MAX_JSON_BYTES = 1 << 20
 CURVE_FILE = "metrics.jsonl"
@@ -36,10 +36,10 @@ def read_bytes(folder: Path, name: str, max_bytes: int) -> bytes:
     try:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1:
-            raise InvalidAnswer(InvalidCode.WRONG_TYPE, f"{name} is not a regular file")
+            raise InvalidAnswer(Rejection.NOT_A_FILE, f"{name} is not a regular file")
         if info.st_size > max_bytes:
             raise InvalidAnswer(
-                InvalidCode.OVERSIZED, f"{name} has {info.st_size} bytes, at most {max_bytes}"
+                Rejection.OVERSIZED, f"{name} has {info.st_size} bytes, at most {max_bytes}"
             )
         with os.fdopen(os.dup(descriptor), "rb") as file:
             return file.read(max_bytes)
@@ -65,15 +65,17 @@ def read_json(folder: Path, name: str, max_bytes: int = MAX_JSON_BYTES) -> Any:
             object_pairs_hook=_once,
         )
     except (ValueError, RecursionError):
-        raise InvalidAnswer(InvalidCode.WRONG_TYPE, f"{name} is not valid JSON") from None
+        raise InvalidAnswer(Rejection.NOT_JSON, f"{name} is not valid JSON") from None
 
 
 def hash_tree(digest: hashlib._Hash, folder: Path, leave_out: str = "") -> None:
     """Add the names of everything and the contents of all regular files below `folder`.
 
-    Follows no link; what cannot be read is left out, as no program can read it either. So is the
-    file `leave_out` at the top.
+    Of files with several names, which names are the same file is added too. Follows no link; what
+    cannot be read is left out, as no program can read it either. Of the file `leave_out` at the
+    top only the name counts.
     """
+    first_names: dict[tuple[int, int], str] = {}
     for place, folders, names in os.walk(folder):
         folders.sort()
         for name in folders:
@@ -81,14 +83,20 @@ def hash_tree(digest: hashlib._Hash, folder: Path, leave_out: str = "") -> None:
             digest.update(os.fsencode(inner) + b"/\0")
         for name in sorted(names):
             path = os.path.join(place, name)
-            if leave_out and path == os.path.join(folder, leave_out):
+            inner = os.path.relpath(path, folder)
+            digest.update(os.fsencode(inner) + b"\0")
+            if inner == leave_out:
                 continue
-            digest.update(os.fsencode(os.path.relpath(path, folder)) + b"\0")
             with contextlib.suppress(OSError):
                 flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
                 with open(os.open(path, flags), "rb") as file:
-                    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                        digest.update(hashlib.file_digest(file, "sha256").digest())
+                    info = os.fstat(file.fileno())
+                    if not stat.S_ISREG(info.st_mode):
+                        continue
+                    if info.st_nlink > 1:
+                        first = first_names.setdefault((info.st_dev, info.st_ino), inner)
+                        digest.update(os.fsencode(first) + f"\0{info.st_nlink}\0".encode())
+                    digest.update(hashlib.file_digest(file, "sha256").digest())
 
 
 def _open_inside(folder: Path, parts: tuple[str, ...], name: str) -> int:
@@ -102,10 +110,10 @@ def _open_inside(folder: Path, parts: tuple[str, ...], name: str) -> int:
                 part, flags | (os.O_NONBLOCK if last else os.O_DIRECTORY), dir_fd=current
             )
         except FileNotFoundError:
-            raise InvalidAnswer(InvalidCode.MISSING_ARTIFACT, f"training left no {name}") from None
+            raise InvalidAnswer(Rejection.MISSING_ARTIFACT, f"training left no {name}") from None
         except OSError as error:
             raise InvalidAnswer(
-                InvalidCode.WRONG_TYPE, f"{name} cannot be read: {error.strerror}"
+                Rejection.NOT_A_FILE, f"{name} cannot be read: {error.strerror}"
             ) from None
         finally:
             os.close(current)
@@ -114,7 +122,7 @@ def _open_inside(folder: Path, parts: tuple[str, ...], name: str) -> int:
 
 
 def _reject_constant(constant: str) -> NoReturn:
-    raise InvalidAnswer(InvalidCode.NOT_FINITE, f"{constant} is not a number")
+    raise InvalidAnswer(Rejection.NOT_FINITE, f"{constant} is not a number")
 
 
 def _finite(text: str) -> float:

@@ -9,7 +9,7 @@ import select
 import time
 from collections.abc import Iterable, Mapping
 
-from assay.evaluation.codes import InvalidAnswer, InvalidCode
+from assay.evaluation.codes import InvalidAnswer, Rejection
 
 _PIPE_BYTES = 1 << 20
 
@@ -85,9 +85,7 @@ class Channel:
             return
         if not arrived:
             raise ChannelClosed
-        raise InvalidAnswer(
-            InvalidCode.EARLY_ANSWER, "bytes arrived before the question was written"
-        )
+        raise InvalidAnswer(Rejection.EARLY_ANSWER)
 
     def has_more(self) -> bool:
         """Whether bytes (and not the end) are waiting."""
@@ -105,7 +103,7 @@ class Channel:
     def _wait(wanted: Mapping[int, int], deadline: float) -> None:
         left = deadline - time.monotonic()
         if left <= 0 or not _poll(wanted, left):
-            raise InvalidAnswer(InvalidCode.TIMEOUT, "no answer in time")
+            raise InvalidAnswer(Rejection.TIMEOUT, "no answer in time")
 
 
 def _poll(wanted: Mapping[int, int], seconds: float) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import hashlib
 import math
 import runpy
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,10 +19,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from assay.evaluation import artifact as artifacts
 from assay.evaluation.checkpoints import FOLDER, Checkpoint
-from assay.evaluation.codes import InvalidAnswer, InvalidCode
+from assay.evaluation.codes import InvalidAnswer, InvalidCode, Rejection
 from assay.sandbox import Limits, SandboxError, SandboxSettings
-
-_LIBRARY = Path(__file__).resolve().parents[1]
 
 if TYPE_CHECKING:  # numpy is imported only by the evaluations that need it
     import numpy as np
@@ -72,12 +72,23 @@ class EvaluationRequest:
 class EvaluationFailure:
     """Why there is no result.
 
+    `message` comes from a fixed set of sentences and may be told to everyone. `detail` may hold
+    numbers and text that a predictor chose after it had seen held-out data, so it belongs in the
+    worker's log and nowhere else.
     `infrastructure`: the host is to blame, not the codebase; another attempt may succeed.
     """
 
     code: InvalidCode
     message: str
+    detail: str = ""
     infrastructure: bool = False
+
+    @classmethod
+    def of(
+        cls, rejection: Rejection, detail: str = "", *, infrastructure: bool = False
+    ) -> EvaluationFailure:
+        """Return the failure with the code and the sentence of `rejection`."""
+        return cls(rejection.code, rejection.sentence, detail, infrastructure)
 
 
 @dataclass(frozen=True)
@@ -101,7 +112,6 @@ class Evaluation:
     request: EvaluationRequest
     deadline: float
     predictor_cpu_seconds: list[float] = field(default_factory=list)
-    saw_held_out: bool = False
     kept: set[str] = field(default_factory=set)
 
     @property
@@ -112,7 +122,6 @@ class Evaluation:
     @property
     def held_out(self) -> Path:
         """The prepared split to score on."""
-        self.saw_held_out = True
         return self.request.held_out
 
     @property
@@ -124,7 +133,6 @@ class Evaluation:
         """
         if self.request.sealed is None:
             raise ValueError("this evaluation has no sealed split")
-        self.saw_held_out = True
         return self.request.sealed
 
     @property
@@ -151,25 +159,33 @@ class Evaluation:
 
     def read_json(self, name: str, max_bytes: int = artifacts.MAX_JSON_BYTES) -> Any:
         """A JSON file of the artifact; see `assay.evaluation.artifact.read_json`."""
-        return artifacts.read_json(self.artifact, name, max_bytes)
+        with self._naming(name):
+            return artifacts.read_json(self.artifact, name, max_bytes)
 
     def read_bytes(self, name: str, max_bytes: int) -> bytes:
         """A file of the artifact; see `assay.evaluation.artifact.read_bytes`."""
-        return artifacts.read_bytes(self.artifact, name, max_bytes)
+        with self._naming(name):
+            return artifacts.read_bytes(self.artifact, name, max_bytes)
 
     def reject(self, code: str, message: str) -> NoReturn:
         """End the evaluation: what training left does not count.
+
+        `message` is told only if it is a string literal of the evaluator. One that was put
+        together could hold what a predictor chose: it is a detail for the worker's log, and the
+        sentence of `code` is told.
 
         Raises:
             InvalidAnswer: always.
             ValueError: `code` is not one of `InvalidCode`.
         """
-        raise InvalidAnswer(InvalidCode(code), message)
+        sentence = message if message in self._literals else ""
+        raise InvalidAnswer(Rejection[InvalidCode(code).name], message, sentence=sentence)
 
     def predictor(self, checkpoint: str | None = None) -> AbstractContextManager[Predictor]:
         """A fresh instance of the predict entry point in a sandbox of its own.
 
-        Of the artifact it sees all, or the folder of `checkpoint` and nothing that came later.
+        Of the artifact it sees all but the curve, or the folder of `checkpoint` and nothing that
+        came later.
 
         Raises:
             ValueError: the environment has no such entry point, or there is no such checkpoint.
@@ -202,6 +218,7 @@ class Evaluation:
             deadline=self.deadline,
             answer_seconds=request.answer_seconds or request.seconds / 4,
             start_seconds=request.seconds / 2,
+            hidden=artifacts.CURVE_FILE if checkpoint is None else "",
         )
         return open_predictor(settings, self.predictor_cpu_seconds)
 
@@ -283,6 +300,27 @@ class Evaluation:
             self.artifact_rng("grading"),
         )
 
+    @contextlib.contextmanager
+    def _naming(self, name: str) -> Iterator[None]:
+        """Say which file of the artifact is rejected, if the evaluator names it in a literal."""
+        try:
+            yield
+        except InvalidAnswer as invalid:
+            if name in self._literals:
+                invalid.message = f"{name}: {invalid.message}"
+            raise
+
+    @cached_property
+    def _literals(self) -> frozenset[str]:
+        """The strings that stand as they are in the evaluator's files: nobody else chose them."""
+        files = (self.request.environment_dir / "evaluator").glob("*.py")
+        nodes = (node for path in files for node in ast.walk(ast.parse(path.read_bytes())))
+        return frozenset(
+            node.value
+            for node in nodes
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        )
+
     def _visible(self, checkpoint: str | None) -> Path:
         """What a predictor may see of the artifact."""
         if checkpoint is None:
@@ -291,7 +329,7 @@ class Evaluation:
         folder = self.artifact / FOLDER / checkpoint
         for path in (folder.parent, folder):  # training has ended: nobody can exchange them now
             if path.is_symlink() or not path.is_dir():
-                self.reject("wrong_type", f"{FOLDER}/{checkpoint} is not a folder")
+                raise InvalidAnswer(Rejection.NOT_A_FILE, f"{FOLDER}/{checkpoint} is not a folder")
         return folder
 
     def _check_checkpoint(self, name: str) -> None:
@@ -306,7 +344,8 @@ class Evaluation:
     def artifact_rng(self, purpose: str) -> np.random.Generator:
         """Return numbers as secret as those of `secret_rng`, which differ between artifacts.
 
-        Another codebase, another artifact or another `purpose` gets other numbers.
+        Another codebase, another artifact or another `purpose` gets other numbers. The artifact
+        counts by the names and contents of its files; the worker makes modes and times equal.
 
         With the same numbers for every idea, each evaluation would tell the next idea something
         about them: which of two halves of the positions is never sampled, say.
@@ -321,7 +360,8 @@ class Evaluation:
         """The hash of codebase and artifact, which may be many gigabytes: taken once."""
         digest = hashlib.sha256()
         artifacts.hash_tree(digest, self.request.codebase_dir)
-        # The curve holds times: the same training has to get the same numbers.
+        # The curve holds times, and the same training has to get the same numbers. So a predictor
+        # does not see it either: it could not act on anything that these numbers do not cover.
         artifacts.hash_tree(digest, self.request.artifact_dir, artifacts.CURVE_FILE)
         return digest.digest()
 
@@ -351,12 +391,13 @@ def evaluate_artifact(request: EvaluationRequest) -> EvaluationOutcome:
     try:
         metrics = _checked_metrics(_load(request.environment_dir)(run), request.metric_name)
     except InvalidAnswer as invalid:
-        failure = EvaluationFailure(invalid.code, invalid.message)
+        failure = EvaluationFailure(invalid.code, invalid.message, invalid.detail)
     except SandboxError as error:
-        failure = EvaluationFailure(InvalidCode.EVALUATOR_ERROR, _describe(error), True)
+        failure = EvaluationFailure.of(
+            Rejection.INTERRUPTED, _describe(error), infrastructure=True
+        )
     except (Exception, SystemExit) as error:
-        shown = not run.saw_held_out
-        failure = EvaluationFailure(InvalidCode.EVALUATOR_ERROR, _describe(error, shown))
+        failure = EvaluationFailure.of(Rejection.EVALUATOR_ERROR, _describe(error))
     return EvaluationOutcome(
         metrics=metrics,
         failure=failure,
@@ -381,15 +422,12 @@ def _checked_metrics(metrics: object, name: str) -> dict[str, float]:
             raise TypeError(f"evaluate() returned {key!r}: {type(value).__name__}")
         checked[key] = float(value)
         if not math.isfinite(checked[key]):
-            raise InvalidAnswer(InvalidCode.NOT_FINITE, f"{key} is {checked[key]}")
+            raise InvalidAnswer(Rejection.NOT_FINITE, f"{key} is {checked[key]}")
     return checked
 
 
-def _describe(error: BaseException, shown: bool = True) -> str:
-    """The error and its place. Its words are left out where they may quote held-out data: once
-    the evaluator has seen any, unless they are this library's, which quotes none."""
+def _describe(error: BaseException) -> str:
+    """The error and its place, for the worker's log."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    ours = bool(frames) and Path(frames[-1].filename).is_relative_to(_LIBRARY)
-    words = f": {error}" if shown or ours else ""
-    return f"{type(error).__name__}{words}{where}"[:2000]
+    return f"{type(error).__name__}: {error}{where}"[:2000]

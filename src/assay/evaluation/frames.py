@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from assay.evaluation.codes import InvalidAnswer, InvalidCode
+from assay.evaluation.codes import InvalidAnswer, Rejection
 
 MAGIC = b"ASSY"
 PREFIX = struct.Struct("<4sI")
@@ -51,9 +51,9 @@ def header_length(prefix: bytes | bytearray) -> int:
     """
     magic, length = PREFIX.unpack(prefix)
     if magic != MAGIC:
-        raise InvalidAnswer(InvalidCode.MALFORMED_FRAME, "the answer is not a frame")
+        raise InvalidAnswer(Rejection.MALFORMED_FRAME, "the answer is not a frame")
     if length > MAX_HEADER_BYTES:
-        raise InvalidAnswer(InvalidCode.OVERSIZED, f"the header claims {length} bytes")
+        raise InvalidAnswer(Rejection.LARGE_HEADER, f"the header claims {length} bytes")
     return int(length)
 
 
@@ -65,13 +65,13 @@ def check_header(raw: bytes | bytearray, seq: int, expected: Expected) -> list[s
     """
     header = _parse(raw)
     if type(header.get("seq")) is not int or header["seq"] != seq:
-        raise InvalidAnswer(InvalidCode.MALFORMED_FRAME, f"the answer is not to question {seq}")
+        raise InvalidAnswer(Rejection.MALFORMED_FRAME, f"the answer is not to question {seq}")
     arrays = header.get("arrays")
     if not isinstance(arrays, list) or not all(isinstance(a, dict) for a in arrays):
-        raise InvalidAnswer(InvalidCode.MALFORMED_FRAME, "`arrays` is not a list of objects")
+        raise InvalidAnswer(Rejection.MALFORMED_FRAME, "`arrays` is not a list of objects")
     names = [a.get("name") for a in arrays]
     if len(names) != len(expected) or any(name not in names for name in expected):
-        raise InvalidAnswer(InvalidCode.MALFORMED_FRAME, f"expected arrays {sorted(expected)}")
+        raise InvalidAnswer(Rejection.MALFORMED_FRAME, f"expected arrays {sorted(expected)}")
     for array in arrays:
         _check_array(array, *expected[array["name"]])
     return [str(name) for name in names]
@@ -90,7 +90,7 @@ def decode_array(raw: bytes | bytearray, dtype: str, shape: tuple[int, ...]) -> 
     """
     array = np.frombuffer(raw, dtype=np.dtype(dtype).newbyteorder("<")).reshape(shape)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise InvalidAnswer(InvalidCode.NOT_FINITE, "the answer holds NaN or infinity")
+        raise InvalidAnswer(Rejection.NOT_FINITE, "the answer holds NaN or infinity")
     return array
 
 
@@ -102,20 +102,20 @@ def _parse(raw: bytes | bytearray) -> dict[str, Any]:
     try:
         header = json.loads(raw)
     except (ValueError, RecursionError):
-        raise InvalidAnswer(InvalidCode.MALFORMED_FRAME, "the header is not JSON") from None
+        raise InvalidAnswer(Rejection.MALFORMED_FRAME, "the header is not JSON") from None
     if not isinstance(header, dict):
-        raise InvalidAnswer(InvalidCode.MALFORMED_FRAME, "the header is not an object")
+        raise InvalidAnswer(Rejection.MALFORMED_FRAME, "the header is not an object")
     return header
 
 
 def _check_array(array: dict[str, Any], dtype: str, shape: tuple[int, ...]) -> None:
     name = array["name"]
     if array.get("dtype") != dtype:
-        raise InvalidAnswer(InvalidCode.WRONG_TYPE, f"{name}: the dtype must be {dtype}")
+        raise InvalidAnswer(Rejection.WRONG_TYPE, f"{name}: the dtype must be {dtype}")
     given = array.get("shape")
     if (
         not isinstance(given, list)
         or given != list(shape)
         or any(type(n) is not int for n in given)
     ):
-        raise InvalidAnswer(InvalidCode.WRONG_SHAPE, f"{name}: the shape must be {list(shape)}")
+        raise InvalidAnswer(Rejection.WRONG_SHAPE, f"{name}: the shape must be {list(shape)}")

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from assay.evaluation.codes import InvalidAnswer, InvalidCode
+from assay.evaluation.codes import InvalidAnswer, InvalidCode, Rejection
 from assay.evaluation.decoys import assign_decoys, few
 from assay.evaluation.predictor import Predictor
 from assay.evaluation.questions import text_array
@@ -97,7 +97,7 @@ class _Grader:
         except InvalidAnswer as invalid:
             if invalid.code is InvalidCode.TIMEOUT:
                 raise
-            raise GraderError(f"the grader does not start: {invalid.message}") from None
+            raise GraderError(f"the grader does not start: {invalid.detail}") from None
         return True
 
 
@@ -211,7 +211,7 @@ def sum_up(
     fooled = sum((mark or 0.0) > 0.0 for mark in decoy)
     if fooled > few(count):
         raise InvalidAnswer(
-            InvalidCode.FOOLED,
+            Rejection.FOOLED,
             f"{fooled} of {count} answers are judged right against references of other questions",
         )
     marks = tuple(

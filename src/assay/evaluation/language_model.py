@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from assay.evaluation import passes
-from assay.evaluation.codes import InvalidAnswer, InvalidCode
+from assay.evaluation.codes import InvalidAnswer, Rejection
 from assay.evaluation.frames import Array
 from assay.evaluation.passes import Floats, Ints
 from assay.evaluation.predictor import Predictor
@@ -178,13 +178,13 @@ def _pass(predictor: Predictor, tokens: Array, vocab_size: int, mode: Mode) -> F
 def _check_memory(difference: Floats, tolerances: Tolerances) -> None:
     if len(difference) > 1 and (said := _disagreement(difference, tolerances)):
         raise InvalidAnswer(
-            InvalidCode.INCONSISTENT,
+            Rejection.INCONSISTENT,
             f"an instance that has seen other text answers the same question otherwise: {said}",
         )
 
 
 def _disagreement(difference: Floats, tolerances: Tolerances) -> str | None:
-    """What is wrong with the differences (in words without their places), or None."""
+    """What is wrong with the differences, for the worker's log, or None."""
     largest, spread = float(np.abs(difference).max()), float(np.abs(difference).mean())
     if largest > tolerances.position:
         return f"a loss differs by {largest:.2f} nats, at most {tolerances.position:g} may be"
@@ -206,13 +206,8 @@ def _estimate(
     difference = sealed - whole.ravel()[sample]
     if said := _disagreement(difference, tolerances):
         if mode == "step":
-            raise InvalidAnswer(
-                InvalidCode.INCONSISTENT, f"`step` does not answer what `next` answers: {said}"
-            )
-        raise InvalidAnswer(
-            InvalidCode.LEAK,
-            f"a prediction depends on later tokens: with the prefix alone {said}",
-        )
+            raise InvalidAnswer(Rejection.OTHER_PATH, said)
+        raise InvalidAnswer(Rejection.LEAK, said)
     pass_loss, correction = float(whole.mean()), float(difference.mean())
     unseen = math.sqrt(1.0 - len(sample) / whole.size)  # 0 where every position was asked
     return LanguageModelScore(

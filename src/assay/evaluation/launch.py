@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.evaluation.channel import Channel
-from assay.evaluation.codes import InvalidAnswer, InvalidCode
+from assay.evaluation.codes import InvalidAnswer, Rejection
 from assay.evaluation.predictor import Predictor
 from assay.evaluation.words import LastWords, last_words
 from assay.sandbox import (
@@ -41,7 +41,8 @@ _SLACK_SECONDS = 10.0
 class PredictorSettings:
     """What a predictor is started with. `deadline` is in monotonic seconds.
 
-    `artifact_dir` is all it sees of what training left: one checkpoint's folder, or everything.
+    `artifact_dir` is all it sees of what training left: one checkpoint's folder, or everything. In
+    place of the file `hidden` at its top, an isolated predictor finds an empty one.
     `gpus` are the UUIDs of the GPUs it has.
     """
 
@@ -56,6 +57,7 @@ class PredictorSettings:
     answer_seconds: float
     start_seconds: float
     gpus: tuple[str, ...] = ()
+    hidden: str = ""
 
 
 @dataclass
@@ -106,8 +108,8 @@ def open_program(
     """A program in a sandbox of its own; it is killed when the block ends.
 
     The CPU time the program used is appended to `cpu_seconds`. What it prints is dropped, except
-    for what it wrote to stderr before it was shown anything held out: that explains an import
-    error or a checkpoint that does not fit, and cannot carry what must stay secret.
+    for what it wrote to stderr before it was shown anything held out: an import error or a
+    checkpoint that does not fit. That is for operators, in the `detail` of the `InvalidAnswer`.
 
     Raises:
         SandboxError: the sandbox could not be started.
@@ -183,7 +185,7 @@ def wall_seconds(deadline: float) -> float:
     """
     left = deadline - time.monotonic()
     if left <= 0:
-        raise InvalidAnswer(InvalidCode.TIMEOUT, "no time is left for the evaluation")
+        raise InvalidAnswer(Rejection.TIMEOUT, "no time is left for the evaluation")
     return left + 1.0
 
 
@@ -232,7 +234,7 @@ def _spec(
             "ASSAY_CONFIG": sandbox.path(config_mount),
             "PYTHONDONTWRITEBYTECODE": "1",  # the codebase is mounted read-only
         },
-        mounts=(code, artifact, config_mount),
+        mounts=(code, artifact, config_mount, *_hiding(settings, folder)),
         cwd=sandbox.path(code),
         limits=dataclasses.replace(settings.limits, wall_seconds=wall),
         stdin=streams.stdin,
@@ -240,6 +242,16 @@ def _spec(
         stderr=streams.stderr,
         gpus=settings.gpus,
     )
+
+
+def _hiding(settings: PredictorSettings, folder: Path) -> tuple[Mount, ...]:
+    """An empty file over the hidden one. Nothing hides it where nothing is isolated anyway."""
+    hidden = settings.artifact_dir / settings.hidden
+    if not settings.hidden or hidden.is_symlink() or not hidden.is_file():
+        return ()
+    empty = folder / "empty"
+    empty.touch(0o644)
+    return (Mount(empty, f"/work/out/{settings.hidden}"),)
 
 
 def _grader_spec(
@@ -282,20 +294,16 @@ def _stop(running: _Running, thread: threading.Thread, cpu_seconds: list[float])
         raise running.error
 
 
-def _autopsy(running: _Running, thread: threading.Thread, words: LastWords) -> str:
-    """How the program ended, with its own words as far as they may be shown."""
+def _autopsy(running: _Running, thread: threading.Thread, words: LastWords) -> InvalidAnswer:
+    """How the program ended. Its exit code and its words are details: it chose them."""
     thread.join(_DEATH_SECONDS)
     ended = running.exit
-    who = "the grader" if running.spec.name == "grade" else "the predictor"
-    if ended is None:
-        said = f"{who} closed its output"
-    elif ended.reason == "memory":
-        said = f"{who} ran out of memory"
-    elif ended.reason in ("wall", "cpu"):
-        said = f"{who} used up its time"
-    elif words.frozen:  # the code could carry what it was shown
-        said = f"{who} ended"
+    if ended is not None and ended.reason == "memory":
+        rejection = Rejection.OUT_OF_MEMORY
+    elif ended is not None and ended.reason in ("wall", "cpu"):
+        rejection = Rejection.OUT_OF_TIME
     else:
-        said = f"{who} ended with code {ended.code}"
-    text = words.text()
-    return f"{said}\n{text}" if text else said
+        rejection = Rejection.PREDICTOR_DIED if words.frozen else Rejection.DIED_AT_START
+    who = "the grader" if running.spec.name == "grade" else "the predictor"
+    how = "closed its output" if ended is None else f"ended with code {ended.code}: {ended.reason}"
+    return InvalidAnswer(rejection, f"{who} {how}\n{words.text()}".strip())

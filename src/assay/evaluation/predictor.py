@@ -8,7 +8,7 @@ from typing import Any
 
 from assay.evaluation import frames
 from assay.evaluation.channel import Channel, ChannelClosed
-from assay.evaluation.codes import InvalidAnswer, InvalidCode
+from assay.evaluation.codes import InvalidAnswer, Rejection
 from assay.evaluation.frames import Array, Expected
 
 
@@ -20,8 +20,8 @@ class Predictor:
 
     `deadline` (monotonic seconds) bounds all answers together, `answer_seconds` each of them but
     the first, which `start_seconds` bound (None: the same), because the program has to start.
-    `autopsy` says how the program ended; `before_reveal` is called once, before the
-    first question that carries held-out data is written.
+    `autopsy` returns the error for a program that ended; `before_reveal` is called once, before
+    the first question that carries held-out data is written.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Predictor:
         deadline: float,
         answer_seconds: float,
         start_seconds: float | None = None,
-        autopsy: Callable[[], str] = lambda: "the predictor ended",
+        autopsy: Callable[[], InvalidAnswer] = lambda: InvalidAnswer(Rejection.PREDICTOR_DIED),
         before_reveal: Callable[[], None] = lambda: None,
     ) -> None:
         self._channel = channel
@@ -56,7 +56,7 @@ class Predictor:
         """Ask one question and return the arrays of its answer, which `expect` describes.
 
         `reveals=False` marks a question without held-out data: what the program printed until
-        then may be shown to people and models.
+        then is kept for the worker's log.
 
         Raises:
             InvalidAnswer: the answer does not count; the predictor takes no more questions.
@@ -71,7 +71,7 @@ class Predictor:
         try:
             answer = self._exchange(frames.encode_question(self._seq, op, arrays, **meta), expect)
         except ChannelClosed:
-            raise InvalidAnswer(InvalidCode.PREDICTOR_DIED, self._autopsy()) from None
+            raise self._autopsy() from None
         self._failed = False
         return answer
 
@@ -90,5 +90,5 @@ class Predictor:
             for name in frames.check_header(header, self._seq, expect)
         }
         if channel.has_more():
-            raise InvalidAnswer(InvalidCode.MALFORMED_FRAME, "bytes follow the answer")
+            raise InvalidAnswer(Rejection.MALFORMED_FRAME, "bytes follow the answer")
         return {name: frames.decode_array(data, *expect[name]) for name, data in raw.items()}

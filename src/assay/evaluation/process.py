@@ -19,7 +19,7 @@ from multiprocessing import connection, forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from types import FrameType
 
-from assay.evaluation.codes import InvalidCode
+from assay.evaluation.codes import Rejection
 from assay.evaluation.evaluation import (
     EvaluationFailure,
     EvaluationOutcome,
@@ -79,12 +79,12 @@ def _overrun(
     child: ForkServerProcess, request: EvaluationRequest, elapsed: float
 ) -> EvaluationFailure:
     if elapsed >= request.seconds:
-        return EvaluationFailure(
-            InvalidCode.TIMEOUT, f"the evaluation took longer than {request.seconds:g} seconds"
-        )
+        return EvaluationFailure.of(Rejection.TIMEOUT, "the evaluation was killed at its limit")
     # Not even an exception came out: killed from outside, most likely for want of memory.
-    return EvaluationFailure(
-        InvalidCode.EVALUATOR_ERROR, f"the evaluation ended with code {child.exitcode}", True
+    return EvaluationFailure.of(
+        Rejection.INTERRUPTED,
+        f"the evaluation ended with code {child.exitcode}",
+        infrastructure=True,
     )
 
 

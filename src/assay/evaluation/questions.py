@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from assay.evaluation.codes import InvalidAnswer, InvalidCode
+from assay.evaluation.codes import InvalidAnswer, Rejection
 from assay.evaluation.frames import Array
 from assay.evaluation.predictor import Predictor
 
@@ -92,9 +92,9 @@ def _decode(row: Array, length: int, max_bytes: int) -> str | None:
         return None
     if not 0 <= length <= max_bytes:
         raise InvalidAnswer(
-            InvalidCode.OVERSIZED, f"a completion of {length} bytes, at most {max_bytes} may be"
+            Rejection.LONG_COMPLETION, f"a completion of {length} bytes, at most {max_bytes}"
         )
     try:
         return row[:length].tobytes().decode()
     except UnicodeDecodeError:
-        raise InvalidAnswer(InvalidCode.WRONG_TYPE, "a completion is not UTF-8") from None
+        raise InvalidAnswer(Rejection.NOT_UTF8) from None

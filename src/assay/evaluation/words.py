@@ -1,4 +1,4 @@
-"""What a program says on stderr before it is shown anything held out."""
+"""What a program says on stderr before it is shown anything held out, for the worker's log."""
 
 from __future__ import annotations
 

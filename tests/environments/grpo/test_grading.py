@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from assay.evaluation import InvalidAnswer, InvalidCode
+from assay.evaluation import InvalidAnswer, InvalidCode, Rejection
 from assay.evaluation.artifact import read_bytes, read_json
 from assay.evaluation.grading import Grades
 
@@ -176,7 +176,7 @@ def test_a_checkpoint_changes_weights_alone(grader: Any, tmp_path: Path) -> None
     folder.mkdir(parents=True)
 
     def reject(code: str, message: str) -> None:
-        raise InvalidAnswer(InvalidCode(code), message)
+        raise InvalidAnswer(Rejection[InvalidCode(code).name], sentence=message)
 
     def check(config: dict[str, Any], tokenizer: str = "{}") -> None:
         (folder / "config.json").write_text(json.dumps(config))
@@ -195,7 +195,7 @@ def test_a_checkpoint_changes_weights_alone(grader: Any, tmp_path: Path) -> None
     with pytest.raises(InvalidAnswer, match="another tokenizer"):
         check(shape, '{"normalizer": {}}')
     for key, other in (("hidden_size", 5), ("tie_word_embeddings", 1), ("eos_token_id", 0)):
-        with pytest.raises(InvalidAnswer, match=f"another {key}"):
+        with pytest.raises(InvalidAnswer, match="another architecture"):
             check(shape | {key: other})
 
 
