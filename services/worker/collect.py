@@ -114,6 +114,7 @@ def normalise(folder: int) -> None:
     Raises:
         OSError: this process may not change them.
     """
+    os.chmod(folder, 0o755)
     _normalise(folder, _DEPTH)
 
 

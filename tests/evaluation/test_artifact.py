@@ -139,6 +139,43 @@ def test_a_tree_is_hashed_by_names_and_contents_and_no_link_is_followed(
     assert found() != first
 
 
+def test_of_a_file_that_is_left_out_only_the_name_counts(folder: Path) -> None:
+    def found() -> str:
+        digest = hashlib.sha256()
+        hash_tree(digest, folder, "curve")
+        return digest.hexdigest()
+
+    without = found()
+    (folder / "curve").write_text("1")
+    first = found()
+    (folder / "curve").write_text("2")
+    assert without != first == found()
+    (folder / "deep").mkdir()
+    (folder / "deep" / "curve").write_text("1")
+    deep = found()
+    (folder / "deep" / "curve").write_text("2")
+    assert found() != deep
+
+
+def test_names_of_the_same_file_have_another_hash_than_equal_files(folder: Path) -> None:
+    def found() -> str:
+        digest = hashlib.sha256()
+        hash_tree(digest, folder)
+        return digest.hexdigest()
+
+    for name in "abc":
+        (folder / name).write_text("1")
+    hashes = {found()}
+    for link, target in (("b", "a"), ("c", "a")):
+        (folder / link).unlink()
+        os.link(folder / target, folder / link)
+        hashes.add(found())
+    (folder / "b").unlink()
+    (folder / "b").write_text("1")
+    hashes.add(found())
+    assert len(hashes) == 4
+
+
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "../secret.json", "a/../../x", "a\x00b"])
 def test_a_name_of_ours_that_leaves_the_folder_is_our_error(folder: Path, name: str) -> None:
     with pytest.raises(ValueError):

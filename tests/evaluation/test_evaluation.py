@@ -31,6 +31,7 @@ from assay.evaluation import (
 from assay.sandbox import Limits, SandboxSettings
 
 MakeRequest = Callable[..., EvaluationRequest]
+DOCKER = os.environ.get("ASSAY_TEST_DOCKER")
 
 PREDICT = """
 import json, os, struct, sys
@@ -444,6 +445,36 @@ def test_under_bubblewrap_nothing_passes_from_one_instance_to_the_next(
     assert outcome.metrics == {"m": 1.0}, outcome.failure
     assert not list((tmp_path / "codebase").glob("left-behind"))
     assert not list((tmp_path / "artifact").glob("left-behind"))
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
+        pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.slow]),
+    ],
+)
+def test_a_predictor_does_not_see_the_curve(
+    request_for: MakeRequest, tmp_path: Path, backend: str
+) -> None:
+    """It is not in the hash that the secret positions come from, so nothing may depend on it."""
+    setup = textwrap.dedent("""
+    out = os.environ["ASSAY_OUT"]
+    assert open(out + "/metrics.jsonl").read() == ""
+    assert open(out + "/deep/metrics.jsonl").read() == "deep"
+    assert sorted(os.listdir(out)) == ["deep", "metrics.jsonl"]
+    """)
+    request = request_for(
+        ASK,
+        PREDICT.format(setup=setup, each=""),
+        sandbox=SandboxSettings(backend, scratch=tmp_path / "scratch", docker_host=DOCKER),
+    )
+    (request.artifact_dir / "deep").mkdir()
+    (request.artifact_dir / "deep" / "metrics.jsonl").write_text("deep")
+    (request.artifact_dir / "metrics.jsonl").write_text('{"step": 1}')
+    outcome = evaluate_artifact(request)
+    assert outcome.metrics == {"m": 7.0}, outcome.failure
+    assert (request.artifact_dir / "metrics.jsonl").read_text() == '{"step": 1}'
 
 
 def _is_predictor(process: psutil.Process) -> bool:

@@ -28,6 +28,7 @@ class Record:
     bulks: int = 0
     logs: dict[str, bytes] = field(default_factory=dict)
     points: dict[int, dict[str, Any]] = field(default_factory=dict)
+    system: dict[int, dict[str, Any]] = field(default_factory=dict)
     uploads: dict[str, bytes] = field(default_factory=dict)
     finishes: list[dict[str, Any]] = field(default_factory=list)
     end: dict[str, Any] | None = None
@@ -118,6 +119,7 @@ class FakeApi(LocalServer):
             record.logs[piece["stream"]] = have[: piece["offset"]] + data
         for point in body["points"]:
             assert record.points.setdefault(point["seq"], point) == point
+        record.system |= {point["seq"]: point for point in body["system"]}
 
     def attempt(self, attempt: str, action: str, body: dict[str, Any]) -> tuple[int, Any]:
         record = self.records[attempt]

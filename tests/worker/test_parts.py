@@ -2,6 +2,7 @@
 
 import os
 import socket
+import stat
 import threading
 import time
 import zipfile
@@ -183,6 +184,33 @@ def out(tmp_path: Path) -> Iterator[tuple[Path, int]]:
 
 
 BOUNDS = collect.Bounds(files=10, bytes=10_000)
+
+
+def test_modes_times_and_attributes_of_an_artifact_are_made_equal(tmp_path: Path) -> None:
+    """A predictor can read them, and its secret positions do not depend on them."""
+    seen = []
+    for second, mode in ((7, 0o400), (8, 0o777)):
+        out = tmp_path / str(second)
+        (out / "deep").mkdir(parents=True)
+        outside = tmp_path / f"outside-{second}"
+        outside.write_text("x")
+        for path in (out / "model", out / "deep" / "a"):
+            path.write_text("weights")
+            os.setxattr(path, "user.message", str(second).encode())
+        (out / "link").symlink_to(outside)
+        os.mkfifo(out / "pipe")  # would block
+        for path in (out / "deep" / "a", out / "model", out / "deep", out, outside):
+            path.chmod(mode | 0o500 if path.is_dir() else mode)
+            os.utime(path, ns=(second, second))
+        with collect.opened_folder(str(out)) as descriptor:
+            collect.normalise(descriptor)
+        paths = (out, out / "model", out / "deep", out / "deep" / "a")
+        found = [(p.stat().st_mode, p.stat().st_mtime_ns, os.listxattr(p)) for p in paths]
+        seen.append(found)
+        assert outside.stat().st_mtime_ns == second
+    assert seen[0] == seen[1]
+    assert [stat.S_IMODE(mode) for mode, _, _ in seen[0]] == [0o755, 0o644, 0o755, 0o644]
+    assert not any(names for _, _, names in seen[0])
 
 
 def test_the_archive_depends_on_content_alone(out: tuple[Path, int], tmp_path: Path) -> None:
