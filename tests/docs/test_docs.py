@@ -18,7 +18,7 @@ from pydantic_settings import BaseSettings
 from assay.cli.app import build_app
 from assay.cli.check import check_environment
 from assay.contracts.environment import EnvironmentManifest
-from assay.evaluation import InvalidCode
+from assay.evaluation import InvalidCode, Rejection
 from assay.llm.interface import ModelError
 from assay.patching import RefusalCode
 from assay.sandbox import Exit
@@ -248,6 +248,12 @@ def test_codes_are_found_at_all() -> None:
     expected = {"epoch_exists", "not_found", "unauthorized", "crashed", "leak", "no_match", "lost"}
     expected |= {"invalid", "disk_full", "database_busy", "rate_limited", "isolation_required"}
     assert expected <= set(error_codes())
+
+
+def test_the_number_of_sentences_about_predictors_is_in_evaluation() -> None:
+    count = len(Rejection)
+    assert f"one of the {count} sentences" in page("evaluation.md")
+    assert 2 * count + 2 < 64
 
 
 def test_every_error_code_is_in_errors_with_an_anchor() -> None:
