@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import psutil
 import pytest
 
 from assay.contracts.batch import IdeaRequest
 from assay.storage import schema
 from tests.support.faults.embedded import SETTINGS, EmbeddedService
 from tests.support.faults.hosts.environment import TOY
+from tests.support.processes import using
 from tests.support.service import toy_batch, toy_ideas
 from tests.support.warm_start import Spawn
 
@@ -86,8 +86,4 @@ def test_23_hostile_code_is_contained(tmp_path: Path, warm_start: Spawn) -> None
     with service.database() as db, db.read() as session:
         sizes = [len(row.data or b"") for row in session.query(schema.LogChunk)]
     assert sum(sizes) < 20 << 20
-    assert not [p.pid for p in psutil.process_iter(["cmdline"]) if _is_left(p, tmp_path)]
-
-
-def _is_left(process: psutil.Process, folder: Path) -> bool:
-    return str(folder) in " ".join(process.info["cmdline"] or [])
+    assert using(tmp_path) == []

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from assay.sandbox import Mount
+from assay.sandbox.staging import PARENTS
+from tests.support.processes import using
 
 pytestmark = pytest.mark.bubblewrap
 
@@ -29,6 +31,63 @@ for path in glob.glob("/proc/[0-9]*/environ") + glob.glob("/proc/[0-9]*/cmdline"
     names = set(json.loads(ended.out.splitlines()[0].replace("'", '"')))
     assert names == {"GIVEN", "HOME", "LANG", "PATH", "PWD"}
     assert "s3cr3t-canary" not in ended.out
+
+
+def test_no_process_inside_names_a_folder_of_the_host(
+    bubblewrap: Any, workspace: Mount, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    code = """
+import glob, json
+def read(name):
+    found = {}
+    for path in glob.glob(f"/proc/[0-9]*/{name}"):
+        try:
+            found[path] = open(path).read()
+        except PermissionError:  # the first process of a container hides its own
+            pass
+    return found
+points = [line.split()[4] for line in open("/proc/self/mountinfo")]
+print(json.dumps([read("cmdline"), read("environ"), points]))
+"""
+    mounts = (workspace, Mount(data, "/data"))
+    ended = bubblewrap.finish(code, mounts=mounts, cwd="/job", env={"GIVEN": "yes"})
+    lines, environments, points = json.loads(ended.out)
+    assert "/proc/1/cmdline" in lines
+    assert len(lines) >= 2
+    assert any("GIVEN=yes" in text for text in environments.values())
+    shown = [*lines.values(), *environments.values(), *points]
+    hidden = [str(tmp_path), *(f"{parent}/assay-" for parent in PARENTS)]
+    assert [text for text in shown for path in hidden if path in text] == []
+
+
+def test_a_running_sandbox_is_found_by_what_it_has_mounted(
+    bubblewrap: Any, workspace: Mount
+) -> None:
+    """Tests that look for left-over sandboxes rely on it."""
+    assert using(workspace.source) == []
+    started = bubblewrap.start(
+        "import time; print('ready', flush=True); time.sleep(30)", mounts=(workspace,)
+    )
+    started.printed("ready")
+    assert started.handle.pid in using(workspace.source.parent)
+    started.handle.kill()
+    started.wait()
+    assert using(workspace.source) == []
+
+
+def test_an_option_cannot_be_hidden_in_a_variable(bubblewrap: Any) -> None:
+    """Options reach bubblewrap separated by NUL, so that none may hold one."""
+    with pytest.raises(ValueError, match="NUL"):
+        bubblewrap.start("pass", env={"GIVEN": "x\0--ro-bind\0/etc\0/tmp/etc"})
+
+
+def test_many_variables_reach_the_program(bubblewrap: Any) -> None:
+    """More than a pipe would hold."""
+    env = {f"V{number}": "x" * 1000 for number in range(200)}
+    code = "import os; print(sum(len(os.environ[f'V{n}']) for n in range(200)))"
+    assert bubblewrap.finish(code, env=env).out == "200000\n"
 
 
 def test_given_variables_win_over_ours(bubblewrap: Any) -> None:

@@ -227,11 +227,11 @@ def test_sigterm_ends_the_command_with_its_processes(lab: Lab) -> None:
 
 
 def running_with(text: str) -> list[str]:
-    """Processes whose command line holds a text."""
+    """Processes whose environment holds a text."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if text.encode() in (entry / "cmdline").read_bytes():
+            if text.encode() in (entry / "environ").read_bytes():
                 found.append(entry.name)
     return found
 

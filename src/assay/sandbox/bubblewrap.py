@@ -240,9 +240,12 @@ class BubblewrapSandbox:
             descriptors.callback(os.close, state_out)
             stack.callback(os.close, state_in)
             os.set_blocking(state_in, False)
+            options = _options(spec, reach, passwd_fd, filter_fd, state_out)
+            options_fd = _file_with(_joined(options), descriptors)
             command = [
                 *_as_user(user),
-                *_arguments(spec, reach, group, passwd_fd, filter_fd, state_out),
+                *(tool("bwrap"), "--args", str(options_fd), "--"),
+                *_limit_processes(spec, group),
                 *_guard(spec, self._settings.grace_seconds),
                 *spec.argv,
             ]
@@ -252,7 +255,7 @@ class BubblewrapSandbox:
             process = _popen(
                 launch_command(command, spec.limits, joins, binds, table),
                 spec,
-                [passwd_fd, state_out, *([] if filter_fd is None else [filter_fd])],
+                [options_fd, passwd_fd, state_out, *([] if filter_fd is None else [filter_fd])],
             )
         grace = self._settings.grace_seconds
         handle = BubblewrapHandle(process, spec, grace, group, disk, started, state_in)
@@ -283,19 +286,40 @@ def _pipe_with(content: bytes, descriptors: ExitStack) -> int:
     return reader
 
 
-def _arguments(
-    spec: SandboxSpec,
-    reach: Reach,
-    group: Group | None,
-    passwd_fd: int,
-    filter_fd: int | None,
-    state_fd: int,
+def _file_with(content: bytes, descriptors: ExitStack) -> int:
+    """A descriptor of a file in memory that reads `content`, however long."""
+    if sys.platform != "linux":
+        raise SandboxError("files in memory exist on Linux only")
+    descriptor = os.memfd_create("assay-options")
+    descriptors.callback(os.close, descriptor)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _joined(options: Sequence[str]) -> bytes:
+    """Options in the form that `bwrap --args` reads.
+
+    Raises `ValueError` for an option with a NUL, which would begin an option of its own.
+    """
+    for option in options:
+        if "\0" in option:
+            raise ValueError(f"a NUL in the specification of a sandbox: {option!r}")
+    return b"".join(os.fsencode(option) + b"\0" for option in options)
+
+
+def _options(
+    spec: SandboxSpec, reach: Reach, passwd_fd: int, filter_fd: int | None, state_fd: int
 ) -> list[str]:
-    """The bubblewrap command line, from namespaces over files to the program."""
+    """The options of bubblewrap: namespaces, files, environment.
+
+    Bubblewrap reads them from a descriptor. Its command line is also that of the first process in
+    the sandbox, where the program would read the host's paths.
+    """
     nested = ["--disable-userns"] if _supports("--disable-userns") else []
     tmpfs = str(tmpfs_bytes(spec.limits))
-    command = [
-        tool("bwrap"),
+    options = [
         *("--unshare-all", "--unshare-user", *nested, "--die-with-parent", "--new-session"),
         *("--json-status-fd", str(state_fd), "--hostname", "sandbox", "--cap-drop", "ALL"),
         *system_arguments(),
@@ -317,13 +341,15 @@ def _arguments(
     if spec.gpus:  # in this order; what is reachable is decided by the nodes
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpus)
     for name, value in environment.items():
-        command += ["--setenv", name, value]
-    if filter_fd is not None:
-        command += ["--seccomp", str(filter_fd)]
+        options += ["--setenv", name, value]
+    return options if filter_fd is None else [*options, "--seccomp", str(filter_fd)]
+
+
+def _limit_processes(spec: SandboxSpec, group: Group | None) -> list[str]:
     # Counted inside the namespace, so that a user's other processes do not count. Where a control
     # group holds the limit it comes first, because it tells that it was reached.
     spare = 8 if group is not None and group.limits_processes else 1  # the guard
-    return [*command, "--", tool("prlimit"), f"--nproc={spec.limits.processes + spare}", "--"]
+    return [tool("prlimit"), f"--nproc={spec.limits.processes + spare}", "--"]
 
 
 def _guard(spec: SandboxSpec, grace_seconds: float) -> list[str]:
