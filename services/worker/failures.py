@@ -100,7 +100,8 @@ def training_failure(end: Exit, tail: bytes, *, wall: float) -> FailureBody | No
         "memory": ("memory_exceeded", "training used more memory than the profile allows"),
         "disk": (
             "disk_exceeded",
-            "training wrote more, or more files, than the profile's disk_gb allows",
+            "training wrote more, or more files, than the profile's disk_gb allows, or than fit "
+            "into its memory_gb (a small output folder is held in memory)",
         ),
         "processes": (
             "processes_exceeded",
@@ -115,13 +116,23 @@ def _crash(end: Exit, tail: bytes) -> FailureBody:
     line = last_traceback_line(tail)
     if line is not None and end.code == 1 and _NO_MEMORY.search(line):
         return failure(FailureStage.TRAIN, "memory_exceeded", line)
-    how = f"killed by {_signal_name(-end.code)}" if end.code < 0 else f"exit code {end.code}"
+    how = _how_it_ended(end)
     if line is not None:
         message = line
     else:
         last = tail.decode(errors="replace").strip().rpartition("\n")[2]
         message = f"{how}; last line of the log: {last}" if last else f"{how}; nothing was logged"
     return failure(FailureStage.TRAIN, "crashed", message)
+
+
+def _how_it_ended(end: Exit) -> str:
+    if end.code >= 0:
+        return f"exit code {end.code}"
+    name = _signal_name(-end.code)
+    if end.code_is_certain:
+        return f"killed by {name}"
+    status = f"exited with status {128 - end.code} (128 + {name}"
+    return f"{status}: killed by signal {-end.code}, or its own exit status)"
 
 
 def _signal_name(number: int) -> str:

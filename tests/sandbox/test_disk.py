@@ -27,7 +27,7 @@ from assay.sandbox import (
 )
 from assay.sandbox.disk import DiskWatch
 
-MIB = 1 << 20
+MIB, GIB = 1 << 20, 1 << 30
 HELD = 32 * MIB
 LIMITS = Limits(10, 512 * MIB, file_bytes=8 * HELD, disk_bytes=HELD, disk_files=100, open_files=64)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
@@ -137,6 +137,56 @@ def test_volumes_of_a_killed_owner_are_swept(tmp_path: Path, kind: str) -> None:
         assert (other / "att_1" / "file").exists(), "that is somebody else's"
     assert sweep_volumes(scope) == 0
     left.__exit__(None, None, None)  # finds it gone
+
+
+MEMORY = 96 * MIB
+OVERFLOWS = """
+with open(folder + '/huge', 'wb', buffering=0) as file:
+    for _ in range(512):
+        file.write(b'x' * (1 << 20))
+"""
+BALLOONS = """
+with open(folder + '/small', 'wb') as file:
+    file.write(b'x' * (8 << 20))
+block = bytearray(1 << 30)
+block[::4096] = b'x' * len(block[::4096])
+"""
+
+
+def told_of_memory(sandbox: Sandbox, folder: Path, code: str) -> str:
+    """The reason that is told for a program whose output folder is a volume in memory, larger than
+    the memory it may use."""
+    folder.mkdir()
+    out = folder / "out"
+    limits = replace(LIMITS, memory_bytes=MEMORY, disk_bytes=GIB, file_bytes=GIB)
+    with open_volume(folder, GIB, 100) as hard:
+        assert hard
+        out.mkdir(mode=0o755)
+        ended = run(sandbox, out, code, limits)
+    assert ended.code == -9
+    return ended.reason
+
+
+@as_root
+@pytest.mark.parametrize(("code", "reason"), [(OVERFLOWS, "disk"), (BALLOONS, "memory")])
+def test_files_that_fill_the_memory_are_blamed_on_the_disk(
+    sandbox: Sandbox, tmp_path: Path, code: str, reason: str
+) -> None:
+    assert told_of_memory(sandbox, tmp_path / "writable", code) == reason
+
+
+@as_root
+def test_a_volume_shared_by_two_mounts_counts_once(tmp_path: Path) -> None:
+    for kind, most in (("memory", HELD), ("image", 0)):
+        folder = tmp_path / kind
+        folder.mkdir()
+        with open_volume(folder, HELD, 100, in_memory_bytes=most):
+            mounts = [Mount(folder / name, f"/{name}", writable=True) for name in ("a", "b")]
+            for mount in mounts:
+                mount.source.mkdir()
+            (folder / "a" / "file").write_bytes(b"x" * MIB)
+            held = DiskWatch(mounts, LIMITS).bytes_in_memory()
+        assert held == (MIB if kind == "memory" else 0)
 
 
 def watch(folder: Path, **limits: int) -> DiskWatch:

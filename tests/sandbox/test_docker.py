@@ -31,7 +31,7 @@ from assay.sandbox import (
 from assay.sandbox.choose import ISOLATING, sweep_containers
 from assay.sandbox.docker import backend
 from assay.sandbox.docker.engine import Engine
-from tests.sandbox import test_files, test_isolation, test_limits, test_seccomp
+from tests.sandbox import test_disk, test_files, test_isolation, test_limits, test_seccomp
 from tests.sandbox.conftest import Started, Starter
 from tests.sandbox.docker_engine import HOST, containers, python_archive, require_docker
 
@@ -208,6 +208,17 @@ def test_reasons(docker: Starter, workspace: Mount) -> None:
     assert handle.wait().reason == "disk"
 
 
+FILL = [(test_disk.OVERFLOWS, "disk"), (test_disk.BALLOONS, "memory")]
+
+
+@test_disk.as_root
+@pytest.mark.parametrize(("code", "reason"), FILL)
+def test_files_that_fill_the_memory_are_blamed_on_the_disk(
+    docker: Starter, tmp_path: Path, code: str, reason: str
+) -> None:
+    assert test_disk.told_of_memory(docker.sandbox, tmp_path / "writable", code) == reason
+
+
 def test_share_of_processors(docker: Starter) -> None:
     code = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
     spec = SandboxSpec(
@@ -260,6 +271,22 @@ def test_limits_by_asking_the_engine(distant: Starter) -> None:
     assert ended.exit.reason == "cpu"
     assert 0.4 <= ended.exit.cpu_seconds < 3.0
     assert ended.exit.peak_memory_bytes is not None
+
+
+@test_disk.as_root
+@pytest.mark.parametrize(("code", "reason"), FILL)
+def test_the_engine_does_not_know_what_filled_the_memory(
+    distant: Starter, tmp_path: Path, code: str, reason: str
+) -> None:
+    assert test_disk.told_of_memory(distant.sandbox, tmp_path / "writable", code) == reason
+
+
+@pytest.mark.parametrize("number", [9, 25])
+def test_a_signal_is_told_from_a_status_above_128(docker: Starter, number: int) -> None:
+    chosen = docker.start(f"import os; os._exit(128 + {number})").wait().exit
+    assert (chosen.reason, chosen.code, chosen.code_is_certain) == ("exited", 128 + number, True)
+    killed = docker.start(test_limits.KILLS_ITSELF.format(number=number)).wait().exit
+    assert (killed.code, killed.code_is_certain) == (-number, True)
 
 
 def test_kill_by_asking_the_engine(

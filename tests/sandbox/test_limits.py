@@ -59,6 +59,30 @@ def test_death_by_signal_is_a_negative_code(bubblewrap: Any) -> None:
     assert (ended.exit.reason, ended.exit.code) == ("exited", -11)
 
 
+#: Ends the program by a signal; Python ignores SIGXFSZ.
+KILLS_ITSELF = """
+import os, signal
+if {number} != signal.SIGKILL:
+    signal.signal({number}, signal.SIG_DFL)
+os.kill(os.getpid(), {number})
+"""
+
+
+@pytest.mark.parametrize("number", [9, 11, 24, 25])
+def test_a_status_above_128_is_not_claimed_to_be_a_signal(bubblewrap: Any, number: int) -> None:
+    """Bubblewrap tells both in the same way; SIGXCPU and SIGXFSZ would even be limits."""
+    chosen = bubblewrap.start(f"import os; os._exit(128 + {number})").wait().exit
+    killed = bubblewrap.start(KILLS_ITSELF.format(number=number)).wait().exit
+    for ended in (chosen, killed):
+        assert (ended.reason, ended.code, ended.code_is_certain) == ("exited", -number, False)
+
+
+@pytest.mark.parametrize("code", [128, 193, 255])
+def test_a_status_that_no_signal_has_is_an_exit_code(bubblewrap: Any, code: int) -> None:
+    ended = bubblewrap.start(f"import os; os._exit({code})").wait().exit
+    assert (ended.reason, ended.code, ended.code_is_certain) == ("exited", code, True)
+
+
 def test_wait_wakes_at_once(bubblewrap: Any) -> None:
     started = bubblewrap.start("import time; time.sleep(0.2)")
     started.handle.meter.interval = 60.0  # a wait that polled would sleep this long

@@ -89,6 +89,10 @@ except OSError:
 
 def test_exit_wall_and_cancel(plain: Any) -> None:
     assert plain.start("import sys; sys.exit(3)").wait().exit.code == 3
+    chosen = plain.start("import os; os._exit(137)").wait().exit
+    assert (chosen.code, chosen.code_is_certain) == (137, True)
+    killed = plain.start("import os; os.kill(os.getpid(), 9)").wait().exit
+    assert (killed.code, killed.code_is_certain) == (-9, True)
     ended = plain.start("import time; time.sleep(30)", wall=0.2).wait()
     assert (ended.exit.reason, ended.exit.code) == ("wall", -15)
     cancel = threading.Event()

@@ -68,8 +68,10 @@ def test_last_traceback_line(tail: bytes, line: str | None) -> None:
     assert last_traceback_line(tail) == line
 
 
-def ended(code: int, tail: bytes = b"", *, reason: str = "exited") -> tuple[str, str]:
-    end = Exit(reason, code, 12.5, 11.0, None)  # type: ignore[arg-type]
+def ended(
+    code: int, tail: bytes = b"", *, reason: str = "exited", certain: bool = True
+) -> tuple[str, str]:
+    end = Exit(reason, code, 12.5, 11.0, None, certain)  # type: ignore[arg-type]
     body = training_failure(end, tail, wall=10)
     assert body is not None
     assert body.stage == "train"
@@ -81,6 +83,12 @@ def test_training_failures_say_what_happened() -> None:
     assert ended(3) == ("crashed", "exit code 3; nothing was logged")
     assert ended(3, b"a\nbye\n") == ("crashed", "exit code 3; last line of the log: bye")
     assert ended(-11) == ("crashed", "killed by SIGSEGV; nothing was logged")
+    assert ended(137) == ("crashed", "exit code 137; nothing was logged")
+    assert ended(-9, certain=False) == (
+        "crashed",
+        "exited with status 137 (128 + SIGKILL: killed by signal 9, or its own exit status); "
+        "nothing was logged",
+    )
     assert ended(1, b"a\nMemoryError\n") == ("memory_exceeded", "MemoryError")
     assert ended(-15, reason="wall")[0] == "wall_budget_exceeded"
     assert "12.5 s of 10 s" in ended(-15, reason="wall")[1]

@@ -126,16 +126,17 @@ class BubblewrapHandle(ProcessHandle):
         poll.register(self._init_fd, select.POLLIN)
         return bool(poll.poll(int(seconds * 1000)))
 
-    def _explain(self, usage: Usage, code: int) -> Reason:
+    def _explain(self, usage: Usage, code: int, certain: bool = True) -> Reason:
         """The guard may have ended it while this process hung."""
         guarded = self._limits.wall_seconds + GUARD_SECONDS
         if code in _GUARD_CODES and time.monotonic() - self._started >= guarded:
             return "wall"
-        return super()._explain(usage, code)
+        return super()._explain(usage, code, certain)
 
-    def _program_code(self, code: int) -> int:
-        # Bubblewrap answers 128 + signal for a program that a signal ended.
-        return 128 - code if 128 < code <= 128 + signal.NSIG else code
+    def _program_code(self, code: int) -> tuple[int, bool]:
+        # Bubblewrap answers 128 + signal for a program that a signal ended, and passes on what a
+        # program exited with. Nothing outside can tell 137 from 137.
+        return (128 - code, False) if 128 < code < 128 + signal.NSIG else (code, True)
 
     def _start_error(self) -> SandboxError | None:
         self._read_state()

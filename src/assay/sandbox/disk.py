@@ -52,6 +52,18 @@ class DiskWatch:
         """Whether a limit was reached, asked when a program has failed."""
         return any(_is_full(volume) for volume in self._volumes) or self._over()
 
+    def bytes_in_memory(self) -> int:
+        """What volumes in memory hold, in bytes; the kernel counts it as memory of the writer."""
+        held: dict[int, int] = {}  # by file system: two mounts may share a volume
+        for volume in self._volumes:
+            try:
+                found, device = os.statvfs(volume), os.stat(volume).st_dev
+            except OSError:  # hidden from us by what the program did to it
+                continue
+            if os.major(device) == 0:  # no block device: a tmpfs, not a file system in a file
+                held[device] = (found.f_blocks - found.f_bfree) * found.f_frsize
+        return sum(held.values())
+
     def _over(self) -> bool:
         count = _Count(self._limits)
         return any(count.add(folder) for folder in self._watched)

@@ -154,10 +154,14 @@ class SandboxSpec:
 class Exit:
     """How a program ended.
 
-    `disk` and `processes` mean that it failed after it had run into that limit. `code` is the exit
+    `disk` and `processes` mean that it failed after it had run into that limit. `disk` is also the
+    reason when memory ran out and files on volumes in memory hold most of it. `code` is the exit
     code, negative for a signal. `cpu_seconds` covers the whole tree where control groups are
     there, otherwise it is a lower bound. `peak_memory_bytes` is None when nothing could measure
     it.
+
+    `code_is_certain` is False where the backend saw a status of 128 + n alone: `code` is -n then,
+    but the program may as well have exited with 128 + n itself.
     """
 
     reason: Reason
@@ -165,6 +169,7 @@ class Exit:
     wall_seconds: float
     cpu_seconds: float
     peak_memory_bytes: int | None
+    code_is_certain: bool = True
 
 
 @runtime_checkable

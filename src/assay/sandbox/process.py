@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -130,18 +131,19 @@ class ProcessHandle(SupervisedHandle):
         with self.cleanup, contextlib.closing(self._watcher):
             wall_seconds = time.monotonic() - self._started
             usage = self.meter.sample()
-            code, cpu_seconds, peak_bytes = self._reap(usage)
+            status, cpu_seconds, peak_bytes = self._reap(usage)
+            code, certain = self._program_code(status)
             if reason == "exited":
-                reason = self._explain(usage, code)
+                reason = self._explain(replace(usage, cpu_seconds=cpu_seconds), code, certain)
             error = self._start_error() if reason == "exited" else None
-            return error or Exit(reason, code, wall_seconds, cpu_seconds, peak_bytes)
+            return error or Exit(reason, code, wall_seconds, cpu_seconds, peak_bytes, certain)
 
     def _start_error(self) -> SandboxError | None:
         """Why the wrapper ended before it started the program, if it did."""
         return None
 
     def _reap(self, usage: Usage) -> tuple[int, float, int | None]:
-        """Exit code, CPU seconds and peak memory of the ended program."""
+        """Exit code of the outermost process, CPU seconds and peak memory of the tree."""
         try:
             _, state, resources = os.wait4(self.pid, 0)
         except ChildProcessError as error:
@@ -153,8 +155,8 @@ class ProcessHandle(SupervisedHandle):
         if not self._exact_memory:  # the largest single process is a lower bound
             unit = 1 if sys.platform == "darwin" else 1024
             peak_bytes = max(peak_bytes or 0, resources.ru_maxrss * unit)
-        return self._program_code(code), cpu_seconds, peak_bytes
+        return code, cpu_seconds, peak_bytes
 
-    def _program_code(self, code: int) -> int:
-        """The program's exit code, from its outermost process's."""
-        return code
+    def _program_code(self, code: int) -> tuple[int, bool]:
+        """The program's exit code, from its outermost process's, and whether it is certain."""
+        return code, True

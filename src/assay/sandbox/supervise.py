@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Protocol
 
 from assay.sandbox.disk import DiskWatch
-from assay.sandbox.interface import Exit, Reason, SandboxError, SandboxSpec
+from assay.sandbox.interface import Exit, Limits, Reason, SandboxError, SandboxSpec
 from assay.sandbox.meter import Usage
 
 DEATH_SECONDS = 10.0
@@ -32,6 +32,15 @@ class UsageMeter(Protocol):
     def gauges(self) -> dict[str, float]:
         """What is used right now; see `interface.Handle`."""
         ...
+
+
+def blame_memory(disk: DiskWatch, limits: Limits) -> Reason:
+    """Return why memory ran out.
+
+    `disk` when files on volumes in memory hold more than half of it: the kernel counts them as
+    memory, but the program has to write less, not to allocate less.
+    """
+    return "disk" if 2 * disk.bytes_in_memory() > limits.memory_bytes else "memory"
 
 
 class SupervisedHandle:
@@ -140,7 +149,7 @@ class SupervisedHandle:
 
     def _over_limit(self, usage: Usage) -> Reason | None:
         if usage.out_of_memory:
-            return "memory"
+            return blame_memory(self._disk, self._limits)
         cpu_limit = self._limits.cpu_seconds
         return "cpu" if cpu_limit is not None and usage.cpu_seconds >= cpu_limit else None
 
@@ -154,9 +163,12 @@ class SupervisedHandle:
             if self.meter.sample().out_of_memory:
                 return
 
-    def _explain(self, usage: Usage, code: int) -> Reason:
-        """A program that ended by itself may still have hit a limit of the kernel."""
-        if code == -signal.SIGXCPU:
+    def _explain(self, usage: Usage, code: int, certain: bool = True) -> Reason:
+        """A program that ended by itself may still have hit a limit of the kernel.
+
+        A signal says so only where it is `certain` that it was one.
+        """
+        if certain and code == -signal.SIGXCPU:
             return "cpu"
         over = self._over_limit(usage)
         if over is not None:
@@ -165,4 +177,5 @@ class SupervisedHandle:
             return "disk" if self._disk.over() else "exited"
         if usage.out_of_processes:
             return "processes"
-        return "disk" if code == -signal.SIGXFSZ or self._disk.full() else "exited"
+        too_long = certain and code == -signal.SIGXFSZ
+        return "disk" if too_long or self._disk.full() else "exited"

@@ -50,6 +50,7 @@ from assay.sandbox.interface import (
     Keep,
     Limits,
     Mount,
+    Reason,
     SandboxError,
     SandboxSettings,
     SandboxSpec,
@@ -57,7 +58,7 @@ from assay.sandbox.interface import (
 )
 from assay.sandbox.ownership import expect_back, hand_over
 from assay.sandbox.probe import probe_sandbox
-from assay.sandbox.supervise import GUARD_SECONDS
+from assay.sandbox.supervise import GUARD_SECONDS, blame_memory
 from assay.sandbox.users import Reservation, is_root, reserve_user
 
 _MARGIN_SECONDS = 300.0  # how long a container may outlive its limit before anybody removes it
@@ -245,10 +246,11 @@ class DockerSandbox:
                     handle = self._take_over(spec, container, link, note)
                     handle.cleanup.push(stack.pop_all())
                     return handle
+            disk = DiskWatch(spec.mounts, spec.limits)
             state = self._engine.state(container) if container is not None else {}
             if container is not None:
                 self._engine.remove(container)
-            return _outcome(keep, note, state)
+            return _outcome(keep, note, state, blame_memory(disk, spec.limits))
 
     def _take_over(
         self, spec: SandboxSpec, container: str, link: Link, note: kept.Note
@@ -259,8 +261,11 @@ class DockerSandbox:
         return DockerHandle(self._engine, container, spec, grace, link, meter, disk, note.started)
 
 
-def _outcome(keep: Keep, note: kept.Note | None, state: dict[str, Any]) -> kept.Ended | None:
-    """What became of a program whose container is gone; `state` is the last that Docker knew."""
+def _outcome(
+    keep: Keep, note: kept.Note | None, state: dict[str, Any], no_memory: Reason
+) -> kept.Ended | None:
+    """What became of a program whose container is gone; `state` is the last that Docker knew, and
+    `no_memory` the reason to tell if memory ran out."""
     record = kept.read_record(keep.folder)
     if note is None or not record.started:
         return None
@@ -268,7 +273,7 @@ def _outcome(keep: Keep, note: kept.Note | None, state: dict[str, Any]) -> kept.
         return kept.Ended(record.end)
     if state.get("OOMKilled"):
         wall = time.monotonic() - note.started if note.boot == boot_id() else 0.0
-        return kept.Ended(Exit("memory", -signal.SIGKILL, max(0.0, wall), 0.0, None))
+        return kept.Ended(Exit(no_memory, -signal.SIGKILL, max(0.0, wall), 0.0, None))
     raise SandboxError("the container was ended from outside while no worker watched")
 
 

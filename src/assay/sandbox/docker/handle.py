@@ -2,6 +2,7 @@
 
 import signal
 import time
+from dataclasses import replace
 
 from assay.sandbox.disk import DiskWatch
 from assay.sandbox.docker.engine import Engine
@@ -61,7 +62,8 @@ class DockerHandle(SupervisedHandle):
             if reason == "exited" and self._link.late:
                 reason = "wall"
             elif reason == "exited":
-                reason = "memory" if out_of_memory else self._explain(usage, code)
+                usage = replace(usage, out_of_memory=usage.out_of_memory or out_of_memory)
+                reason = self._explain(usage, code)
                 error = error or self._interference(reason)
             self._close()
             self._engine.remove(self._container)
