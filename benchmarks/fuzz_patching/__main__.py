@@ -300,7 +300,7 @@ def fuzz(budget: Budget, seed: int, engine: str) -> int:
 
 
 def measured(files: dict[str, str], answer: str) -> tuple[str, float, float]:
-    """Outcome, seconds, and peak megabytes besides the input, of one hostile input."""
+    """Outcome, processor seconds, and peak megabytes besides the input, of one hostile input."""
 
     def outcome() -> str:
         from assay.patching import PatchRefused, apply_answer
@@ -316,9 +316,9 @@ def measured(files: dict[str, str], answer: str) -> tuple[str, float, float]:
             return f"CRASH {type(error).__name__}: {error}"[:80]
         return "applied"
 
-    started = time.perf_counter()
+    started = time.process_time()
     first = outcome()
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     if first == "STUCK":
         return first, seconds, float("nan")
     tracemalloc.start()  # slows everything down, so it watches a second run

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from assay.patching.blanks import loosened, place_blanks, settle_blanks
+from assay.patching.effort import Effort
 from assay.patching.keys import FileText, running, squash
 from assay.patching.place import Fit
 from assay.patching.types import Hunk
@@ -24,7 +25,6 @@ MAX_MARGIN = 0.9  # in lines: of several hunks written as one, a rival may diffe
 MAX_LINES = 3_000
 MAX_POINTS = 400
 MAX_RIVALS = 24
-MAX_EFFORT = 1_000_000  # steps for all hunks of an answer, about a microsecond each
 _SIMILAR = 0.55
 _JUMP = 1.5  # the most that skipped lines of the file cost: two hunks written as one
 _SKIPPED = 0.25  # per line of the file left out
@@ -81,23 +81,6 @@ class _Chains:
             after.append(self.points[q])
             q = self.forth[q]
         return [*reversed(before), self.points[p], *after]
-
-
-class Effort:
-    """How much alignment an answer may still ask for."""
-
-    def __init__(self, left: int = MAX_EFFORT) -> None:
-        self.left = left
-
-    def spend(self, steps: int) -> None:
-        """Raises Exhausted when nothing is left."""
-        self.left -= steps
-        if self.left < 0:
-            raise Exhausted
-
-
-class Exhausted(Exception):
-    """An answer asks for more alignment than one may."""
 
 
 def aligned_fits(file: FileText, hunk: Hunk, effort: Effort) -> Iterator[Fit]:
@@ -341,6 +324,6 @@ def _fit(pairing: _Pairing, chain: Sequence[Point], score: float) -> Fit:
         if i not in certain:
             score += _PAIRED * old.weights[i]
     score /= old.total
-    place_blanks(pairing.file, old.hunk, where)
+    place_blanks(pairing.file, old.hunk, where, pairing.effort)
     hunk, at = settle_blanks(old.hunk, where)
     return Fit(hunk, at, "aligned", max(0.001, min(1.0, round(score, 3))))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from assay.patching import gates, log, paths
-from assay.patching.align import Effort
+from assay.patching.effort import Effort, Exhausted
 from assay.patching.habits import as_files_write, newline_style
 from assay.patching.keys import FileText, plain, squash
 from assay.patching.locate import Locator, Outcome, Placed
@@ -28,6 +28,7 @@ MAX_ANSWER_BYTES = 1 << 20
 MAX_ANSWER_LINES = 40_000
 MAX_FILES = 100
 MAX_HUNKS = 1_000
+_PARSED = 4  # characters that are parsed in one step of effort
 
 
 def apply_answer(
@@ -150,15 +151,20 @@ def _apply_section(
             raise PatchRefused(RefusalCode.FILE_EXISTS, log.file_exists(section.path))
         del after[path]
     file = FileText.of(files[path])
-    outcome = Locator(path, file, section.hunks, effort).outcome()
-    after[section.path] = _result(section, file, files[path], outcome)
+    try:
+        outcome = Locator(path, file, section.hunks, effort).outcome()
+        after[section.path] = _result(section, file, files[path], outcome, effort)
+    except Exhausted:
+        raise PatchRefused(RefusalCode.TOO_LARGE, log.too_much_work(path)) from None
     records = tuple(_record(section.hunks[p.index - 1], p) for p in outcome.placed)
     if section.action == "rename":
         return FileRecord(section.path, "renamed", records, path)
     return FileRecord(path, "edited", records)
 
 
-def _result(section: Section, file: FileText, before: str, outcome: Outcome) -> str:
+def _result(
+    section: Section, file: FileText, before: str, outcome: Outcome, effort: Effort
+) -> str:
     """The file's new text.
 
     Where the indentation of new lines is open, the one reading under which a Python file parses;
@@ -174,6 +180,7 @@ def _result(section: Section, file: FileText, before: str, outcome: Outcome) -> 
     texts = list(dict.fromkeys(texts))
     error = gates.syntax_error(section.path, before, texts[0])
     if len(texts) > 1:
+        effort.spend(sum(len(before) + len(text) for text in texts) // _PARSED)
         whole = [t for t in texts if gates.syntax_error(section.path, before, t) is None]
         if len(whole) > 1 or not section.path.endswith(".py"):
             raise PatchRefused(RefusalCode.AMBIGUOUS, log.open_indentation(section.path))

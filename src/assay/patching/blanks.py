@@ -1,9 +1,10 @@
 """Blank lines: answers write them without a marker, leave them out, and put in others."""
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from assay.patching.effort import Effort
 from assay.patching.keys import FileText
 from assay.patching.types import Hunk, Line
 
@@ -63,23 +64,31 @@ def loosened(lines: Sequence[Line]) -> Iterator[Line]:
         yield Line("?", _MARKED) if blank else line
 
 
-def place_blanks(file: FileText, hunk: Hunk, at: list[int | None]) -> None:
-    """Let blank lines stand for the file's, in order, as far as it has any there."""
+def place_blanks(file: FileText, hunk: Hunk, at: list[int | None], effort: Effort) -> None:
+    """Let blank lines stand for the file's, in order, as far as it has any there.
+
+    Raises Exhausted where looking for them takes too much work.
+    """
     blank = [k for k, line in enumerate(hunk.lines) if _is_open_blank(line, at[k])]
     known = [k for k, j in enumerate(at) if j is not None]
     # Those between new lines come last: with too few in the file, they are the new ones.
     among = _among_new(hunk.lines)
     for k in sorted(blank, key=lambda k: (k in among, k)):
-        low = max((j for j in at[:k] if j is not None), default=None)
-        high = next((j for j in at[k + 1 :] if j is not None), None)
+        n = bisect_left(known, k)
+        low = at[known[n - 1]] if n else None
+        high = at[known[n]] if n < len(known) else None
         if low is not None:
             # Behind the last line that stands there, only the very next one may be meant.
             stop = min(low + 2, len(file.lines)) if high is None else high
             at[k] = next((j for j in range(low + 1, stop) if not file.lines[j].strip()), None)
+            effort.spend(1 + ((at[k] or stop) - low) // 4)
+            if at[k] is not None:
+                insort(known, k)
+    high = at[known[0]]
     for k in reversed(blank):
-        if at[k] is None and k < known[0]:
-            high = next(j for j in at[k + 1 :] if j is not None)
-            at[k] = high - 1 if high and not file.lines[high - 1].strip() else None
+        if at[k] is None and k < known[0] and high:
+            at[k] = high - 1 if not file.lines[high - 1].strip() else None
+            high = at[k] if at[k] is not None else high
 
 
 def _is_open_blank(line: Line, at: int | None) -> bool:

@@ -2,18 +2,21 @@
 
 from collections import Counter
 
+from assay.patching.effort import Effort
 from assay.patching.keys import FileText, squash
 from assay.patching.place import STRICT, Fit, places_of
 from assay.patching.reading import Reading
 from assay.patching.types import Tier
 from assay.patching.weave import Edit, apply_edits
 
+_COMPARED = 100  # lines that are compared in one step of effort
 
-def stands_already(file: FileText, reading: Reading) -> bool:
+
+def stands_already(file: FileText, reading: Reading, effort: Effort) -> bool:
     """Whether what the hunk makes of its place is what stands there: it must not be done twice.
 
     After an edit the old lines may still be found, inside the new ones or, if whitespace does not
-    count, as the new ones.
+    count, as the new ones. Raises Exhausted.
     """
     fit = reading.fit
     new = fit.hunk.new
@@ -23,18 +26,18 @@ def stands_already(file: FileText, reading: Reading) -> bool:
     surplus = len(new) - len(fit.hunk.old)
     if surplus > 0 or (surplus == 0 and not strict):
         tier: Tier = "indentation" if strict else "whitespace"
-        for start in places_of(file, tier if "".join(new).strip() else "exact", new):
+        for start in places_of(file, tier if "".join(new).strip() else "exact", new, effort):
             end = start + len(new)
             if start <= fit.start and fit.end <= end:
                 return True
             if not strict and start < fit.end and fit.start < end:
                 return True
-    if _is_done_beside(file, reading):
+    if _is_done_beside(file, reading, effort):
         return True
     return fit.tier == "aligned" and (adds_left_out(file, fit) or _adds_what_stands(file, fit))
 
 
-def _is_done_beside(file: FileText, reading: Reading) -> bool:
+def _is_done_beside(file: FileText, reading: Reading, effort: Effort) -> bool:
     """Whether the lines of the place, once changed, are what stands there and around it."""
     fit = reading.fit
     size = fit.end - fit.start
@@ -43,7 +46,13 @@ def _is_done_beside(file: FileText, reading: Reading) -> bool:
     if len(after) <= size:
         return False
     starts = range(max(0, fit.end - len(after)), fit.start + 1)
-    return any(file.lines[start : start + len(after)] == after for start in starts)
+    effort.spend(len(starts) // _COMPARED)
+    for start in starts:
+        if file.lines[start] == after[0]:
+            effort.spend(1 + min(len(after), len(file.lines)) // _COMPARED)
+            if file.lines[start : start + len(after)] == after:
+                return True
+    return False
 
 
 def adds_left_out(file: FileText, fit: Fit) -> bool:

@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
+from assay.patching.effort import Effort
 from assay.patching.keys import FileText, indent_of, plain, plain_as, squash
 from assay.patching.place import Fit
 from assay.patching.types import Line
 from assay.patching.weave import Doubt
 
 _FAR = 8  # lines of the file left out within one hunk
+_STEPS = 1  # of effort for one line read by one rule
 Convert = Callable[[str], str | None]
 
 
@@ -22,22 +24,22 @@ class Pair(NamedTuple):
     removed: bool
 
 
-def written_out(file: FileText, fit: Fit) -> list[tuple[str, ...]]:
-    """The new lines of a fitted hunk; several versions where their indentation is open.
+def written_out(file: FileText, fit: Fit, effort: Effort) -> Iterator[tuple[str, ...]]:
+    """Yield the new lines of a fitted hunk; several versions where their indentation is open.
 
     A hunk that stands exactly is taken as written. Raises Doubt where no reading of the
-    indentation is possible.
+    indentation is possible, Exhausted where there are too many.
     """
     if fit.tier == "exact":
-        return [tuple(line.text for line in fit.hunk.lines if line.mark == "+")]
+        yield tuple(line.text for line in fit.hunk.lines if line.mark == "+")
+        return
     whole = _pairs(_matched(file, zip(fit.hunk.lines, fit.at, strict=True)))
-    parts = [_part(file, lines, whole) for lines in _pieces(fit)]
-    versions = [tuple(chain.from_iterable(part[0] for part in parts))]
+    parts = [_part(file, lines, whole, effort) for lines in _pieces(fit)]
+    yield tuple(chain.from_iterable(part[0] for part in parts))
     for n, part in enumerate(parts):
         for other in part[1:]:
             chosen = [*(p[0] for p in parts[:n]), other, *(p[0] for p in parts[n + 1 :])]
-            versions.append(tuple(chain.from_iterable(chosen)))
-    return versions
+            yield tuple(chain.from_iterable(chosen))
 
 
 def _pieces(fit: Fit) -> Iterator[list[tuple[Line, int | None]]]:
@@ -58,7 +60,7 @@ def _pieces(fit: Fit) -> Iterator[list[tuple[Line, int | None]]]:
 
 
 def _part(
-    file: FileText, piece: list[tuple[Line, int | None]], whole: list[Pair]
+    file: FileText, piece: list[tuple[Line, int | None]], whole: list[Pair], effort: Effort
 ) -> list[tuple[str, ...]]:
     """The versions of a piece's new lines; `whole` is what all of the hunk tells."""
     new = [line.text for line, _ in piece if line.mark == "+"]
@@ -71,7 +73,7 @@ def _part(
         pairs = whole
     if all(pair.told == pair.real for pair in pairs):
         return [tuple(new)]
-    return _indented(file, new, pairs)
+    return _indented(file, new, pairs, effort)
 
 
 def _matched(
@@ -111,8 +113,12 @@ def _like_the_file(new: list[str], matched: list[tuple[str, str, str]]) -> list[
     return result
 
 
-def _indented(file: FileText, new: list[str], pairs: list[Pair]) -> list[tuple[str, ...]]:
+def _indented(
+    file: FileText, new: list[str], pairs: list[Pair], effort: Effort
+) -> list[tuple[str, ...]]:
     """The versions that the evidence allows, the likeliest first, without repeats."""
+    # Every rule is tried on every pair, in three places.
+    effort.spend(_STEPS * len(set(pairs)) * len(pairs))
     removed = [pair for pair in pairs if pair.removed]
     evidence = removed if removed and _agree(removed) and not _agree(pairs) else pairs
     rules = _best_rules(evidence)
@@ -124,6 +130,7 @@ def _indented(file: FileText, new: list[str], pairs: list[Pair]) -> list[tuple[s
         readings.append(str)
     versions: list[tuple[str, ...]] = []
     for convert in readings:
+        effort.spend(_STEPS * len(new))
         version = _converted(new, convert)
         if version is not None and version not in versions:
             versions.append(version)

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from assay.patching import log
-from assay.patching.align import Effort, Exhausted, aligned_fits
+from assay.patching.align import aligned_fits
 from assay.patching.cut import is_torn
 from assay.patching.done import adds_left_out, stands_already
+from assay.patching.effort import Effort, Exhausted
 from assay.patching.keys import FileText
 from assay.patching.place import MAX_PLACES, STRICT, Fit, contiguous_fits, places_of
 from assay.patching.reading import Reading, read_fit
@@ -14,6 +15,7 @@ from assay.patching.scope import inside_scope
 from assay.patching.types import Hunk, PatchRefused, RefusalCode
 from assay.patching.weave import Doubt, Taken, apply_edits
 
+_LOOK = 5  # steps of effort to look for a hunk in a file, besides those for its lines
 _COMPARED = 8  # places that are looked at for the hunk's result: with more it is ambiguous
 _EXPLAINED = 5  # hunks whose nearest lines a patch log shows
 
@@ -64,7 +66,11 @@ class Locator:
         self.failures: dict[int, tuple[RefusalCode, str]] = {}
 
     def outcome(self) -> Outcome:
-        """Raises PatchRefused if any hunk has no place, or more than one."""
+        """Return the file after its hunks.
+
+        Raises PatchRefused if any hunk has no place, or more than one, Exhausted if finding out
+        takes too much work.
+        """
         state = _State(self.original)
         self._refuse_at_once()
         self._contiguous(state, late=False)
@@ -81,11 +87,12 @@ class Locator:
             raise self._refusal()
         lines = apply_edits(late.file.lines, late.taken.edits)
         placed = sorted(self.placed, key=lambda p: p.index)
-        return Outcome(lines, placed, list(_others(late)))
+        return Outcome(lines, placed, list(_others(late, self.effort)))
 
     def _rounds(self, state: _State) -> _State:
         """Place on the result of others what fits there exactly, until nothing more does."""
         while self.open and not self.failures:
+            self.effort.spend(len(state.file.lines) // 3)
             after = _State(FileText(apply_edits(state.file.lines, state.taken.edits)))
             before = len(self.open)
             self._contiguous(after, late=True)
@@ -112,8 +119,9 @@ class Locator:
         several: dict[int, list[Reading]] = {}
         for index in list(self.open):
             hunk = self.hunks[index]
+            self.effort.spend(_LOOK + len(hunk.lines))
             # What was written against the state after others was copied from the answer.
-            fits = contiguous_fits(state.file, hunk, STRICT if late else None)
+            fits = contiguous_fits(state.file, hunk, self.effort, STRICT if late else None)
             if not fits:
                 continue
             several[index] = self._readings(state.file, index, fits)
@@ -127,8 +135,8 @@ class Locator:
         found: list[Reading] = []
         for fit in fits:
             try:
-                found.append(read_fit(file, fit))
-                if len(found) <= _COMPARED and stands_already(file, found[-1]):
+                found.append(read_fit(file, fit, self.effort))
+                if len(found) <= _COMPARED and stands_already(file, found[-1], self.effort):
                     self._fail_as_done(index)
             except Doubt as doubt:
                 self._fail(index, RefusalCode.NO_MATCH, log.doubt(self.path, index, doubt.why))
@@ -145,6 +153,7 @@ class Locator:
         while several and progress:
             progress = False
             for index, readings in list(several.items()):
+                self.effort.spend(_comparing(state.file, readings))
                 left = self._free(state, index, readings)
                 distinct = _distinct(state.file.lines, left)
                 if len(distinct) == 1 or (not left and len(readings) == 1):
@@ -155,6 +164,8 @@ class Locator:
         for index, readings in several.items():
             hunk = self.hunks[index]
             starts = [reading.fit.start for reading in readings]
+            # For the definition that the hunk names, or those around the first places.
+            self.effort.spend(len(state.file.lines) if hunk.scope else sum(starts[:8]) // 10)
             scoped = inside_scope(state.file.lines, hunk.scope, starts)
             if len(scoped) == 1:
                 self._take(state, index, readings[scoped[0]], late=late)
@@ -183,8 +194,9 @@ class Locator:
         hunk = self.hunks[index]
         if not hunk.scope or not "".join(hunk.new).strip():
             return False
+        self.effort.spend(len(file.lines))
         old = [reading.fit.start for reading in readings]
-        new = places_of(file, "whitespace", hunk.new)
+        new = places_of(file, "whitespace", hunk.new, self.effort)
         return not inside_scope(file.lines, hunk.scope, old) and bool(
             inside_scope(file.lines, hunk.scope, new)
         )
@@ -231,7 +243,7 @@ class Locator:
             except Exhausted:
                 self._fail(index, RefusalCode.TOO_LARGE, log.too_much(self.path, index))
                 continue
-            if readings and stands_already(state.file, readings[0]):
+            if readings and stands_already(state.file, readings[0], self.effort):
                 self._fail_as_done(index)
             elif readings:
                 self._decide(state, {index: readings}, late=late)
@@ -241,7 +253,7 @@ class Locator:
         found: list[Reading] = []
         for fit in aligned_fits(state.file, hunk, self.effort):
             try:
-                found.append(read_fit(state.file, fit))
+                found.append(read_fit(state.file, fit, self.effort))
             except Doubt as doubt:
                 if not found:
                     self._fail(index, *self._doubtful(state.file, index, fit, doubt))
@@ -259,7 +271,7 @@ class Locator:
 
     def _new_stands(self, file: FileText, hunk: Hunk) -> bool:
         new = hunk.new
-        return bool("".join(new).strip()) and bool(places_of(file, "whitespace", new))
+        return bool("".join(new).strip()) and bool(places_of(file, "whitespace", new, self.effort))
 
     def _is_result(self, hunk: Hunk) -> bool:
         """Whether the file is, or holds, what the hunk makes."""
@@ -291,6 +303,14 @@ class Locator:
         return PatchRefused(texts[0][0], "\n\n".join(text for _, text in texts))
 
 
+def _comparing(file: FileText, readings: Sequence[Reading]) -> int:
+    """The steps of effort that telling readings apart takes."""
+    edits = 3 * sum(len(reading.edits) for reading in readings)
+    if 1 < len(readings) <= MAX_PLACES:
+        return edits + len(readings) * len(file.lines) // 16
+    return edits
+
+
 def _distinct(lines: list[str], readings: list[Reading]) -> list[Reading]:
     """Readings with different outcomes; equal ones count once (one of two equal lines goes)."""
     if len(readings) < 2 or len(readings) > MAX_PLACES:
@@ -301,9 +321,10 @@ def _distinct(lines: list[str], readings: list[Reading]) -> list[Reading]:
     return list(outcomes.values())
 
 
-def _others(state: _State) -> Iterable[list[str]]:
+def _others(state: _State, effort: Effort) -> Iterable[list[str]]:
     """The results if the indentation of one hunk is read otherwise."""
     for reading in state.readings:
         for version in reading.versions[1:]:
+            effort.spend(len(state.taken.edits) * len(reading.edits) + len(state.file.lines) // 16)
             edits = [edit for edit in state.taken.edits if edit not in reading.edits]
             yield apply_edits(state.file.lines, [*edits, *version])

@@ -115,6 +115,13 @@ def too_much(path: str, index: int) -> str:
     )
 
 
+def too_much_work(path: str) -> str:
+    return (
+        f"`{path}`: its hunks take too much work to place. Send fewer and shorter hunks, with "
+        f"enough unchanged lines around each change that only one place fits. {_AGAIN}"
+    )
+
+
 def placeholder(path: str, index: int, text: str) -> str:
     return (
         f"`{path}`, hunk {index}: the added line {text.strip()[:120]!r} stands for code "

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from assay.patching.blanks import with_blanks, without_edges
+from assay.patching.effort import Effort
 from assay.patching.keys import CONTIGUOUS, FileText
 from assay.patching.types import Hunk, Tier
 
 # More places than this are not told apart: the hunk is refused as ambiguous.
 MAX_PLACES = 64
+_COMPARED = 100  # lines that are compared in one step of effort
 # Tiers at which the old lines stand as written, but for what stands behind them.
 STRICT: tuple[Tier, ...] = ("exact", "trailing_whitespace")
 
@@ -37,11 +39,15 @@ class Fit:
         return 1 + next((i for i in reversed(self.at) if i is not None), -1)
 
 
-def contiguous_fits(file: FileText, hunk: Hunk, tiers: Sequence[Tier] | None = None) -> list[Fit]:
+def contiguous_fits(
+    file: FileText, hunk: Hunk, effort: Effort, tiers: Sequence[Tier] | None = None
+) -> list[Fit]:
     """All places at the strictest tier that has any; a tie never falls through to a looser one.
 
     Before whitespace is left out of account, blank lines at the hunk's edges are: an answer may
     have one too many there, and the same lines may stand elsewhere at another depth.
+
+    Raises Exhausted.
     """
     hunks = list(with_blanks(hunk))
     bare = without_edges(hunks[0]) if hunks else None
@@ -55,19 +61,19 @@ def contiguous_fits(file: FileText, hunk: Hunk, tiers: Sequence[Tier] | None = N
         found: list[Fit] = []
         for one in candidates:
             old = [keys[tier](text) for text in one.old]
-            found += [_straight(one, start, tier) for start in _starts(file, tier, old)]
+            found += [_straight(one, start, tier) for start in _starts(file, tier, old, effort)]
         if found:
             return found
     return []
 
 
-def places_of(file: FileText, tier: Tier, texts: Sequence[str]) -> list[int]:
-    """Where lines stand one after the other, at most MAX_PLACES + 1 of them."""
+def places_of(file: FileText, tier: Tier, texts: Sequence[str], effort: Effort) -> list[int]:
+    """Where lines stand one after the other, at most MAX_PLACES + 1 of them. Raises Exhausted."""
     key = dict(CONTIGUOUS)[tier]
-    return list(_starts(file, tier, [key(text) for text in texts]))
+    return list(_starts(file, tier, [key(text) for text in texts], effort))
 
 
-def _starts(file: FileText, tier: Tier, old: Sequence[str]) -> Iterator[int]:
+def _starts(file: FileText, tier: Tier, old: Sequence[str], effort: Effort) -> Iterator[int]:
     size = len(old)
     keys = file.keys(tier)
     if not size:
@@ -81,6 +87,7 @@ def _starts(file: FileText, tier: Tier, old: Sequence[str]) -> Iterator[int]:
     found = 0
     for at in places[old[rarest]]:
         start = at - rarest
+        effort.spend(1 + size // _COMPARED)
         if start >= 0 and keys[start : start + size] == old:
             yield start
             found += 1

@@ -62,29 +62,31 @@ def weave(file: FileText, fit: Fit, added: Sequence[str]) -> tuple[Edit, ...]:
     inserted: dict[int, list[str]] = {}
     texts = iter(added)
     lines = fit.hunk.lines
+    standing = [k for k, at in enumerate(fit.at) if at is not None]
+    # Context that stands nowhere is accepted at the edges of a hunk only.
+    inside = range(standing[0], standing[-1]) if standing else range(0)
+    sides = list(zip(_neighbours(file, fit, 1), _neighbours(file, fit, -1), strict=True))
     for k, line in enumerate(lines):
         at = fit.at[k]
         if line.mark == "-":
             if at is None:
                 raise Doubt(f"the removed line {line.text.strip()!r} does not stand there")
             _check_run(lines, fit.at, k, at)
-            if not _is_held(file, fit, k):
+            if not _is_held(file, at, sides[k]):
                 raise Doubt("the lines next to the removed ones do not stand next to them")
             removed.add(at)
         elif line.mark == "+":
-            inserted.setdefault(_slot(file, fit, k), []).append(next(texts))
-        elif at is None and line.mark == " " and line.text.strip():
-            _check_edge(fit, k)
+            inserted.setdefault(_slot(file, *sides[k]), []).append(next(texts))
+        elif at is None and line.mark == " " and line.text.strip() and k in inside:
+            raise Doubt(f"the line {line.text.strip()!r} does not stand there")
     return tuple(_joined(removed, inserted))
 
 
-def _is_held(file: FileText, fit: Fit, k: int) -> bool:
+def _is_held(file: FileText, here: int, sides: Sequence["_Neighbour"]) -> bool:
     """Whether a removed line stands next to what is next to it in the hunk, on one side at least.
 
     Blank lines between do not count, and nothing needs to hold a hunk that only removes.
     """
-    here = fit.at[k] or 0
-    sides = [_neighbour(fit, k, step) for step in (-1, 1)]
     known = [side for side in sides if side.at is not None]
     return not known or any(
         side.way == "ellipsis"
@@ -94,22 +96,14 @@ def _is_held(file: FileText, fit: Fit, k: int) -> bool:
     )
 
 
-def _check_edge(fit: Fit, k: int) -> None:
-    """Context that stands nowhere is borne with at the edges of a hunk only."""
-    before = any(at is not None for at in fit.at[:k])
-    if before and any(at is not None for at in fit.at[k:]):
-        raise Doubt(f"the line {fit.hunk.lines[k].text.strip()!r} does not stand there")
-
-
 def _check_run(lines: Sequence[Line], at: Sequence[int | None], k: int, here: int) -> None:
     """Lines removed one after the other must stand so: what lies between may be meant too."""
     if k and lines[k - 1].mark == "-" and at[k - 1] is not None and at[k - 1] != here - 1:
         raise Doubt("between the removed lines the file has others")
 
 
-def _slot(file: FileText, fit: Fit, k: int) -> int:
-    """The index in the file before which the hunk's new line `k` goes."""
-    before, after = _neighbour(fit, k, -1), _neighbour(fit, k, 1)
+def _slot(file: FileText, before: "_Neighbour", after: "_Neighbour") -> int:
+    """Return the index in the file before which a new line between these neighbours goes."""
     if before.at is not None and after.at is not None:
         low, high = before.at + 1, after.at
         if low == high:
@@ -127,40 +121,43 @@ def _slot(file: FileText, fit: Fit, k: int) -> int:
         if side.at is None or side.way != "clean":
             continue
         # Lines on the other side that the file has, but not there, were moved or left out between.
-        if side.mark == "-" or here == len(file.lines) or not _has_any(file, other.passed):
+        if side.mark == "-" or here == len(file.lines) or not other.passed_known:
             return here
     raise Doubt("the lines next to the new ones do not stand in the file")
 
 
 class _Neighbour(NamedTuple):
-    """The nearest line of a hunk that stands in the file, and what lies on the way to it."""
+    """The nearest line of a hunk that stands in the file, and what is on the way to it.
+
+    `passed_known`: whether the file has, anywhere, one of the lines that are passed on the way.
+    """
 
     at: int | None
     mark: str
     way: Literal["clean", "ellipsis", "unknown"]
-    passed: tuple[str, ...]
+    passed_known: bool
 
 
-def _has_any(file: FileText, texts: Sequence[str]) -> bool:
-    places = file.places("whitespace")
-    return any(squash(text) in places for text in texts)
-
-
-def _neighbour(fit: Fit, k: int, step: int) -> _Neighbour:
+def _neighbours(file: FileText, fit: Fit, step: Literal[1, -1]) -> list[_Neighbour]:
+    """Return each line's neighbour before it (`step` 1), or behind it (-1), in one pass."""
+    found: list[_Neighbour] = []
+    at: int | None = None
+    mark = ""
     way: Literal["clean", "ellipsis", "unknown"] = "clean"
-    passed: list[str] = []
-    k += step
-    while 0 <= k < len(fit.at):
-        mark = fit.hunk.lines[k].mark
-        if fit.at[k] is not None:
-            return _Neighbour(fit.at[k], mark, way, tuple(passed))
-        if mark == "~" and way == "clean":
-            way = "ellipsis"
-        elif mark != "+":
-            way = "unknown"
-            passed.append(fit.hunk.lines[k].text)
-        k += step
-    return _Neighbour(None, "", way, tuple(passed))
+    # Of the lines passed since `at`: the last is left out of `known` as long as it is the nearest,
+    # because an ellipsis right beside a line is not looked for in the file.
+    known = last_known = last_is_ellipsis = False
+    for line, here in list(zip(fit.hunk.lines, fit.at, strict=True))[::step]:
+        found.append(_Neighbour(at, mark, way, known or (last_known and not last_is_ellipsis)))
+        if here is not None:
+            at, mark, way = here, line.mark, "clean"
+            known = last_known = last_is_ellipsis = False
+        elif line.mark != "+":
+            last_is_ellipsis = line.mark == "~"
+            way = "ellipsis" if way == "clean" and last_is_ellipsis else "unknown"
+            known = known or last_known
+            last_known = squash(line.text) in file.places("whitespace")
+    return found[::step]
 
 
 def _joined(removed: set[int], inserted: dict[int, list[str]]) -> Iterable[Edit]:

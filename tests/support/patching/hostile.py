@@ -1,7 +1,7 @@
 """Answers made to be slow, large or crooked, and the trees they are aimed at.
 
-Each builder makes its input when it is called. No patcher may take a second for one of them, or
-end with anything but a result or `PatchRefused`.
+Each builder makes its input when it is called. The patcher may not take more than two
+seconds for one of them, or end with anything but a result or `PatchRefused`.
 """
 
 from __future__ import annotations
@@ -177,6 +177,53 @@ def _chain_of_late_hunks() -> Hostile:
     return Hostile({"n.txt": "step 0\n" + _lines(3_000, "line {}\n")}, _diff("n.txt", *hunks))
 
 
+def _many_added() -> Hostile:
+    return Hostile(dict(SMALL), _diff("notes.txt", " a\n" + "+x\n" * 20_000 + " b\n"))
+
+
+def _many_added_in_many_places() -> Hostile:
+    block = "    rate = 1\n    step = 2\n"
+    hunk = "     rate = 1\n" + "+    x = 1\n" * 20_000 + "     step = 2\n"
+    return Hostile({"big.py": "def f():\n" + block * 300}, _diff("big.py", hunk))
+
+
+def _hunks_upon_hunks(count: int) -> Builder:
+    """Every hunk is placed between what the one before it added and the same line."""
+
+    def build() -> Hostile:
+        hunks = (f" new {i}\n+new {i + 1}\n line 0\n" for i in range(count))
+        return Hostile({"n.txt": "new 0\n" + _lines(3_000, "line {}\n")}, _diff("n.txt", *hunks))
+
+    return build
+
+
+def _many_scopes() -> Hostile:
+    text = _lines(3_000, "def f{0}():\n    a = 1\n    b = 2\n")
+    hunks = (
+        f"@@ -1 +1 @@ def f{i}():\n     a = 1\n-    b = 2\n+    b = {i}\n" for i in range(990)
+    )
+    return Hostile({"big.py": text}, "--- a/big.py\n+++ b/big.py\n" + "".join(hunks))
+
+
+def _equal_lines_of_two_kinds() -> Hostile:
+    hunks = (" y\n" * 950 + " x\n" * 950 + f"+z{i}\n" for i in range(20))
+    return Hostile({"big.txt": "x\n" * 9_000 + "y\n" * 9_000}, _diff("big.txt", *hunks))
+
+
+def _indented_every_way() -> Hostile:
+    """Each line says something else about how the answer's indentation is to be read."""
+    text = "".join(f"{' ' * (i % 60)}v{i} = 1\n" for i in range(2_000))
+    told = "".join(f" {' ' * (i * 7 % 97)}v{i} = 1\n" for i in range(1_999))
+    hunks = (f"{told}+ x{i}\n v1999 = 1\n" for i in range(8))
+    return Hostile({"big.txt": text}, _diff("big.txt", *hunks))
+
+
+def _files_with_many_added(count: int) -> Hostile:
+    files = {f"file_{i}.py": _lines(500) for i in range(count)}
+    hunk = " value_0 = 0\n" + "+x = 1\n" * 350 + " value_1 = 1\n"
+    return Hostile(files, "".join(_diff(name, hunk) for name in files))
+
+
 def _same_names() -> Hostile:
     files = {f"folder_{i}/model.py": f"width = {i}\n" for i in range(10_000)}
     return Hostile(files, "".join(_diff("model.py", f"-width = {i}\n+w\n") for i in range(2_000)))
@@ -285,6 +332,14 @@ def _sizes() -> dict[str, Builder]:
         "2,000 hunks that fit in 2,000 places": _many_equal_hunks,
         "300 hunks that fit in 3,000 places": _joint_placement,
         "3,000 hunks, each on the one before": _chain_of_late_hunks,
+        "60 KB of added lines": _many_added,
+        "20,000 added lines in 300 places": _many_added_in_many_places,
+        "300 hunks upon hunks": _hunks_upon_hunks(300),
+        "990 hunks upon hunks": _hunks_upon_hunks(990),
+        "990 hunks in named functions": _many_scopes,
+        "20 hunks of equal lines of two kinds": _equal_lines_of_two_kinds,
+        "8 hunks of 2,000 indentations": _indented_every_way,
+        "350 added lines in each of 99 files": lambda: _files_with_many_added(99),
         "100,000 @@ lines": _on_small("--- a/notes.txt\n+++ b/notes.txt\n" + "@@\n" * 100_000),
         "100,000 @@ lines with numbers": _on_small(
             "--- a/notes.txt\n+++ b/notes.txt\n" + "@@ -1 +1 @@\n" * 100_000
