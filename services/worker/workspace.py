@@ -13,6 +13,7 @@ from typing import Any
 
 from assay.environments.bundle import check_name, write_tree
 from assay.patching.paths import is_protected
+from assay.patching.shadows import find_shadows
 from assay.sandbox import adopted_volume, open_volume
 from services.worker.folders import remove_tree
 from services.worker.journal import KEEP, NAME
@@ -195,9 +196,11 @@ def restore_protected(
 ) -> tuple[dict[str, bytes], list[str]]:
     """The codebase with its protected files as the baseline has them, and which were not.
 
-    The implementer refuses diffs that touch them; this does not depend on it having done so.
+    Files that Python would import in place of a protected one are left out. The implementer
+    refuses diffs that do either; this does not depend on it having done so.
     """
     guarded = {n for n in {*files, *baseline} if is_protected(n, protected)}
+    guarded.update(find_shadows(files, baseline, protected))
     restored = sorted(n for n in guarded if files.get(n) != baseline.get(n))
     kept = {n: c for n, c in files.items() if n not in guarded}
     kept.update({n: baseline[n] for n in guarded if n in baseline})

@@ -37,6 +37,51 @@ def test_a_protected_file_is_the_baselines_to_the_byte(change: dict[str, str]) -
     assert refusal(BASELINE | change) is RefusalCode.PROTECTED
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "predict/__init__.py",
+        "Predict/__init__.py",
+        "predict/__init__.abi3.so",
+        "predict/__pycache__/__init__.cpython-311.pyc",
+        "predict.so",
+        "predict.abi3.so",
+        "predict.cpython-311-x86_64-linux-gnu.so",
+        "predict.pyc",
+        "__pycache__/predict.cpython-311.pyc",
+        "data.py",
+        "data.cpython-311-x86_64-linux-gnu.so",
+    ],
+)
+def test_nothing_may_be_imported_in_place_of_a_protected_file(name: str) -> None:
+    with pytest.raises(PatchRefused, match="Python would import") as refused:
+        check_codebase(BASELINE | {name: "evil = 1\n"}, BASELINE, PROTECTED)
+    assert refused.value.code is RefusalCode.PROTECTED
+    assert name in refused.value.log
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train/__init__.py",
+        "predict/table.txt",
+        "predict/part.py",
+        "other/predict.py",
+        "predict_more.py",
+        "__init__.py",
+        "predict.txt",
+    ],
+)
+def test_files_that_hide_no_protected_one_may_be_added(name: str) -> None:
+    check_codebase(BASELINE | {name: "fine = 1\n"}, BASELINE, PROTECTED)
+
+
+def test_what_the_baseline_has_beside_a_protected_file_may_be_changed() -> None:
+    baseline = BASELINE | {"lib/__init__.py": "", "lib/core.py": ""}
+    changed = baseline | {"lib/__init__.py": "x = 1\n"}
+    check_codebase(changed, baseline, ("lib/core.py",))
+
+
 @pytest.mark.parametrize("folder", ["data", "data/", "DATA"])
 def test_a_folder_protects_all_that_is_below_it(folder: str) -> None:
     for change in ({"data/labels.py": ""}, {"data/deep/more.py": "new"}):

@@ -281,6 +281,10 @@ def test_protected_files() -> None:
     kept, restored = restore_protected(files, baseline, ["predict.py", "lib/*"])
     assert kept == {"predict.py": b"good", "lib/x.py": b"x", "train.py": b"changed"}
     assert restored == ["Predict.py", "lib/x.py", "lib/y.py", "predict.py"]
+    shadows = {"predict/__init__.py": b"bad", "predict.abi3.so": b"bad", "lib.py": b"bad"}
+    kept, restored = restore_protected(baseline | shadows, baseline, ["predict.py", "lib/*"])
+    assert kept == baseline
+    assert restored == sorted(shadows)
     assert is_protected("lib/deep/z.py", ["lib"])
     assert not is_protected("library.py", ["lib"])
 

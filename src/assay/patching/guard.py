@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from assay.patching.paths import check_name, is_protected
+from assay.patching.shadows import find_shadows
 from assay.patching.types import PatchRefused, RefusalCode
 
 MAX_FILES = 1_000
@@ -17,7 +18,7 @@ MAX_GROWTH_BYTES = 256 << 10
 def check_codebase(
     files: Mapping[str, str], baseline: Mapping[str, str], protected: Sequence[str]
 ) -> None:
-    """Look at the result alone: protected files by hash, names, sizes.
+    """Look at the result alone: protected files by hash, what would hide them, names, sizes.
 
     Independent of how the files were made, so that a mistake in patching cannot let a codebase
     through that changes what scores it.
@@ -31,6 +32,12 @@ def check_codebase(
                 RefusalCode.PROTECTED,
                 f"{name} is protected, and the answer would change it. Leave it as it is.",
             )
+    for name, hidden in find_shadows(files, baseline, protected).items():
+        raise PatchRefused(
+            RefusalCode.PROTECTED,
+            f"Python would import `{name}` instead of `{hidden}`, or before it, and `{hidden}` is "
+            f"protected. Give `{name}` another name.",
+        )
     for name in files:
         if name not in baseline:
             check_name(name, ())

@@ -55,12 +55,12 @@ def check_name(name: str, symlinks: Iterable[str], files: Collection[str] = ()) 
             RefusalCode.BAD_PATH,
             f"The path {name[:200]!r} {problem}. Use paths exactly as the codebase lists them.",
         )
-    parts = _fold(name).split("/")
+    parts = fold(name).split("/")
     # A name of an existing file means it; any other may mean what its last parts name.
     last = 1 if name in files else len(parts)
     tails = ["/".join(parts[i:]) for i in range(last)]
     for link in symlinks:
-        folded = _fold(link)
+        folded = fold(link)
         if any(tail == folded or tail.startswith(folded + "/") for tail in tails):
             raise PatchRefused(
                 RefusalCode.SYMLINK, f"`{name}` is or passes a symbolic link (`{link}`)."
@@ -88,9 +88,9 @@ def check_target(
 
 def check_beside(path: str, files: Iterable[str]) -> None:
     """Refuse a new path that cannot stand beside the others."""
-    folded = _fold(path)
+    folded = fold(path)
     for name in files:
-        other = _fold(name)
+        other = fold(name)
         if other == folded or other.startswith(folded + "/") or folded.startswith(other + "/"):
             raise PatchRefused(
                 RefusalCode.BAD_PATH, f"`{path}` cannot stand beside the existing `{name}`."
@@ -99,8 +99,8 @@ def check_beside(path: str, files: Iterable[str]) -> None:
 
 def is_protected(path: str, protected: Sequence[str]) -> bool:
     """Whether a glob, or a folder, of `protected` covers the path."""
-    folded = _fold(path)
-    return any(_covers(_fold(pattern), folded) for pattern in protected)
+    folded = fold(path)
+    return any(_covers(fold(pattern), folded) for pattern in protected)
 
 
 def _malformed(path: str) -> str | None:
@@ -114,7 +114,7 @@ def _malformed(path: str) -> str | None:
             unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in path
         ),
         "has an empty, `.` or `..` part": any(part in ("", ".", "..") for part in parts),
-        "enters `.git`": any(_fold(part).rstrip(" .") == ".git" for part in parts),
+        "enters `.git`": any(fold(part).rstrip(" .") == ".git" for part in parts),
         "is too long": len(path) > 240,
         "ends a name with a space or dot": any(part.endswith((" ", ".")) for part in parts),
     }
@@ -126,5 +126,6 @@ def _covers(pattern: str, path: str) -> bool:
     return path == folder or path.startswith(folder + "/") or fnmatch.fnmatchcase(path, pattern)
 
 
-def _fold(name: str) -> str:
+def fold(name: str) -> str:
+    """Return a name as a file system without case compares it."""
     return unicodedata.normalize("NFC", name).casefold()
