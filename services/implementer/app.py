@@ -9,7 +9,6 @@ from typing import Any
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -19,6 +18,7 @@ from services.implementer.context import Context
 from services.implementer.dependencies import refuse_unknown_parameters
 from services.implementer.metrics import Metrics
 from services.implementer.observe import Observe, bind_ids
+from services.implementer.origin import RefuseForeign
 from services.implementer.routers import (
     batches,
     environments,
@@ -44,14 +44,16 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
         (404, "Not found"),
         (409, "Not possible in the current state"),
         (413, "The body is too large"),
+        (415, "The body is not JSON"),
         (422, "A field is wrong"),
+        (429, "Too many open streams"),
         (503, "A store cannot be used now"),
     )
 }
 
 
-def create_app(context: Context, *, allowed_hosts: list[str] | None = None) -> FastAPI:
-    """The app. `allowed_hosts` guards a server on this machine against DNS rebinding."""
+def create_app(context: Context, *, here_only: bool = False) -> FastAPI:
+    """Return the app. `here_only`: it listens on loopback, and is guarded against DNS rebinding."""
     app = FastAPI(
         title="Assay",
         version=metadata.version("assay"),
@@ -80,8 +82,7 @@ def create_app(context: Context, *, allowed_hosts: list[str] | None = None) -> F
     app.include_router(transfers.router, prefix="/internal/v1")
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     app.add_middleware(BodyLimit, limit=context.settings.max_body_bytes)
-    if allowed_hosts:
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts)
+    app.add_middleware(RefuseForeign, here_only=here_only)
     app.add_middleware(Observe)  # outermost: it also sees what the others refuse
     return app
 

@@ -8,8 +8,6 @@ from ipaddress import ip_address
 
 from assay.domain.errors import Conflict
 
-#: What a browser may call a server on this machine.
-LOCAL_HOSTS = ["127.0.0.1", "localhost", "[::1]"]
 NO_KEYS = (
     'lets other machines in: set ASSAY_IMPLEMENTER_API_KEYS=\'{"me": "a-long-secret"}\' first'
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uvicorn
 
 from services.implementer.app import create_app
-from services.implementer.binding import LOCAL_HOSTS
 from services.implementer.context import Context
 
 
@@ -13,7 +12,7 @@ def http_server(context: Context, *, here_only: bool) -> uvicorn.Server:
     """A server of the app. `here_only`: it listens where no other machine can connect."""
     return uvicorn.Server(
         uvicorn.Config(
-            create_app(context, allowed_hosts=LOCAL_HOSTS if here_only else None),
+            create_app(context, here_only=here_only),
             log_config=None,
             access_log=False,
             proxy_headers=False,

@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from tests.support.service import ServiceProcess, toy_batch, toy_ideas
@@ -87,6 +88,27 @@ def test_a_batch_goes_from_ideas_to_results_with_curl_alone(service: ServiceProc
     assert provenance["codebase"] == experiment["codebase"]
     names = zipfile.ZipFile(io.BytesIO(fetch(result["artifacts"][0]["url"]))).namelist()
     assert any(name.endswith("answer.json") for name in names), names
+
+
+def test_no_page_and_no_request_ends_the_service(service: ServiceProcess) -> None:
+    api = service.ready["api"]
+
+    def post(path: str, content: str = "", **headers: str) -> tuple[int, str]:
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        answer = httpx2.post(f"{api}{path}", content=content, headers=sent, timeout=60)
+        return answer.status_code, answer.json()["code"]
+
+    json_type = "application/json"
+    remove = "/v1/workers/local/remove"
+    assert post(remove, Origin="https://evil.example") == (403, "cross_site")
+    assert post(remove, "a=b", Content_Type="text/plain") == (415, "unsupported_media_type")
+    assert post(remove, Host="rebound.example") == (403, "unknown_host")
+    assert post(remove) == (409, "own_worker")
+    again = post("/v1/workers", '{"name": "local"}', Content_Type=json_type)
+    assert again == (409, "own_worker")
+    ready = httpx2.get(f"{api}/readyz", timeout=60).json()
+    assert ready["checks"]["workers"] == "ok"
+    assert httpx2.get(f"{api}/v1/workers/local", timeout=60).json()["state"] == "active"
 
 
 def test_a_second_process_on_the_same_folder_refuses_to_start(service: ServiceProcess) -> None:

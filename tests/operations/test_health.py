@@ -10,7 +10,7 @@ from sqlalchemy import text
 from starlette.testclient import TestClient
 
 from assay.domain.errors import Unavailable
-from assay.storage import leader
+from assay.storage import cordons, leader, schema, workers
 from assay.storage.database import Database, alembic_config
 from assay.storage.health import check_schema
 from services.implementer.app import create_app
@@ -19,12 +19,12 @@ from services.scheduler.settings import SchedulerSettings
 from tests.storage.lifecycle import World
 
 
-def test_ready_when_everything_is_there(api: TestClient, context: Context) -> None:
+def test_ready_when_everything_is_there(world: World, api: TestClient, context: Context) -> None:
     leader.acquire(context.db, "s", SchedulerSettings().leader_lease)
     context.probes["broker"] = lambda: None
     answer = api.get("/readyz")
     assert answer.status_code == 200
-    checks = {"database": "ok", "scheduler": "ok", "objects": "ok", "broker": "ok"}
+    checks = dict.fromkeys(("database", "scheduler", "workers", "objects", "broker"), "ok")
     assert answer.json() == {"state": "ready", "checks": checks}
 
 
@@ -89,3 +89,47 @@ def test_every_request_is_one_line_with_its_id(
     assert line["duration_seconds"] >= 0
     assert answer.headers["x-request-id"] == answer.json()["request_id"]
     assert "bogus" not in str(line.get("extra", ""))
+
+
+@pytest.mark.parametrize("why", ["removed", "cordoned", "admitted again", "silent", "draining"])
+def test_it_is_said_that_no_worker_can_take_work(
+    world: World, api: TestClient, db: Database, why: str
+) -> None:
+    def check() -> str:
+        answer = api.get("/readyz")
+        assert answer.status_code == 200  # else no worker behind a load balancer could register
+        body = answer.json()
+        assert body["state"] == "degraded"  # nobody schedules either
+        return str(body["checks"]["workers"])
+
+    assert check() == "ok"
+    if why == "admitted again":
+        workers.admit(db, "w", "another")
+    with db.write() as session:
+        row = session.get_one(schema.Worker, world.worker)
+        if why == "removed":
+            workers.remove(db, session, world.worker)
+        elif why == "cordoned":
+            cordons.cordon(db, session, world.worker, "for a test")
+        elif why == "silent":
+            row.last_seen_at = db.now(session) - 2 * workers.LEASE
+        elif why == "draining":
+            row.draining = True
+    assert check().startswith("no_worker: ")
+    assert "assay worker list" in check()
+    if why == "cordoned":
+        with db.write() as session:
+            cordons.uncordon(db, session, world.worker)
+    else:
+        world.restart("two")
+    assert check() == "ok"
+
+
+def test_before_any_worker_has_registered_a_service_is_degraded(
+    api: TestClient, context: Context
+) -> None:
+    leader.acquire(context.db, "s", SchedulerSettings().leader_lease)
+    workers.admit(context.db, "new", "token")
+    answer = api.get("/readyz")
+    assert (answer.status_code, answer.json()["state"]) == (200, "degraded")
+    assert answer.json()["checks"]["workers"].startswith("no_worker: ")

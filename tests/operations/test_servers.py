@@ -57,7 +57,8 @@ def test_the_servers_say_that_they_are_ready(stack: Stack) -> None:
     status, body = get(f"{stack.api_url}/readyz")
     assert status == 200
     assert json.loads(body)["state"] == "ready", body
-    assert set(json.loads(body)["checks"]) == {"database", "scheduler", "objects", "broker"}
+    checks = {"database", "scheduler", "workers", "objects", "broker"}
+    assert set(json.loads(body)["checks"]) == checks
 
 
 def test_metrics_of_every_process(stack: Stack) -> None:

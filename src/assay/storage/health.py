@@ -1,4 +1,4 @@
-"""Whether the database can serve this version, and whether somebody schedules."""
+"""Whether the database can serve this version, and who schedules and works: for `/readyz`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from assay.domain.errors import Unavailable
-from assay.storage import schema
+from assay.storage import schema, workers
 from assay.storage.database import Database, alembic_config
 from assay.storage.leader import SCHEDULER
 
@@ -50,6 +50,16 @@ def check_leader(db: Database, session: Session) -> str:
             code="no_scheduler",
         )
     return row.holder
+
+
+def check_workers(db: Database, session: Session) -> None:
+    """Raise `Unavailable` (`no_worker`) unless a worker can take work."""
+    if not workers.any_at_work(db, session):
+        raise Unavailable(
+            "no worker can take work: none has registered, or all are stopped, silent, cordoned "
+            "or draining; `assay worker list` says which",
+            code="no_worker",
+        )
 
 
 @cache

@@ -74,16 +74,24 @@ def token_hash(token: str) -> str:
 
 
 def admit(db: Database, name: str, token: str) -> str:
-    """Let a worker of that name in with that token, in place of any it had. Returns its id."""
+    """Let a worker of that name in with that token, in place of any it had. Return its id.
+
+    With another token than before, the process that used the old one is stopped: it gets no work
+    and its syncs are refused. What it runs is lost when its leases end, unless the process that
+    registers with the new token has adopted it. With the same token nothing changes.
+    """
+    hashed = token_hash(token)
     with db.write() as session:
         row = session.scalars(
-            select(schema.Worker).where(schema.Worker.name == name)
+            select(schema.Worker)
+            .where(schema.Worker.name == name)
+            .with_for_update(key_share=True)  # no sync may make it active meanwhile
         ).one_or_none()
         if row is None:
             row = schema.Worker(
                 id=new_id("wrk"),
                 name=name,
-                token_hash=token_hash(token),
+                token_hash=hashed,
                 incarnation="",
                 state=WorkerState.STOPPED.value,
                 cpus=0,
@@ -97,8 +105,28 @@ def admit(db: Database, name: str, token: str) -> str:
                 last_seen_at=db.now(session),
             )
             session.add(row)
-        row.token_hash = token_hash(token)
+        elif row.token_hash != hashed:
+            row.token_hash = hashed
+            row.state = WorkerState.STOPPED.value
+            if row.incarnation:  # nobody's: a process that is still known by the old token is out
+                row.incarnation = new_id("inc")
         return row.id
+
+
+def any_at_work(db: Database, session: Session) -> bool:
+    """Return whether a worker can take work: one that is heard of, not cordoned, not draining."""
+    table, now = schema.Worker, db.now(session)
+    found = session.scalars(
+        select(table.id)
+        .where(
+            table.state == WorkerState.ACTIVE.value,
+            table.draining.is_(False),
+            or_(table.cordoned_until.is_(None), table.cordoned_until <= now),
+            table.last_seen_at >= now - LEASE,
+        )
+        .limit(1)
+    ).first()
+    return found is not None
 
 
 def by_token(session: Session, token: str) -> str | None:
