@@ -53,7 +53,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(context: Context, *, here_only: bool = False) -> FastAPI:
-    """Return the app. `here_only`: it listens on loopback, and is guarded against DNS rebinding."""
+    """Return the app. `here_only`: it listens on loopback, so guard it against DNS rebinding."""
     app = FastAPI(
         title="Assay",
         version=metadata.version("assay"),

@@ -17,6 +17,7 @@ from assay.storage import implementations
 from assay.storage.database import Database
 from assay.storage.objects import ObjectStore
 from assay.storage.outbox import has_posted
+from services.implementer.open_streams import OpenStreams
 from services.implementer.settings import ImplementerSettings
 from services.implementer.tokens import WorkerTokens
 from services.implementer.versions import Versions
@@ -87,6 +88,7 @@ class Context:
     def __post_init__(self) -> None:
         self.environments = Versions(self.catalog, self.db, self.store)
         self.tokens = WorkerTokens(self.db)
+        self.streams = OpenStreams(self.settings.streams_per_client, self.settings.streams)
 
     @contextmanager
     def write(self) -> Iterator[Session]:

@@ -19,6 +19,7 @@ from assay.domain.errors import (
     Forbidden,
     InvalidInput,
     NotFound,
+    TooMany,
     Unavailable,
 )
 from assay.domain.ids import new_id
@@ -32,6 +33,7 @@ _STATUS: list[tuple[type[AssayError], int, str]] = [
     (Forbidden, 403, "Not allowed"),
     (Fenced, 409, "The lease has passed to somebody else"),
     (Conflict, 409, "Not possible in the current state"),
+    (TooMany, 429, "Too many"),
     (Unavailable, 503, "Temporarily unavailable"),
 ]
 _REPORTS = {"fenced": FENCED, "forbidden": FORBIDDEN}
@@ -93,7 +95,7 @@ def _library_error(request: Request, error: Exception) -> JSONResponse:
         return answer(request, 400, "A parameter is wrong", error.code, str(error), fields)
     for kind, status, title in _STATUS:
         if isinstance(error, kind):
-            headers = _RETRY_AFTER if status == 503 else None
+            headers = _RETRY_AFTER if status in (429, 503) else None
             return answer(request, status, title, error.code, str(error), fields, headers)
     return answer(request, 500, "Internal error", error.code, str(error), fields)
 

@@ -76,6 +76,10 @@ class ImplementerSettings(ServiceSettings):
     max_log_bytes: int = Field(
         512 << 20, ge=1 << 20, description="Of a log stream, so many bytes are kept."
     )
+    streams_per_client: int = Field(
+        64, ge=1, description="Open streams of an API key, or of an address where there are none."
+    )
+    streams: int = Field(256, ge=1, description="Open streams of all clients of this process.")
     rescan_seconds: float = Field(
         10, gt=0, description="How often work that no message announced is looked for."
     )

@@ -9,7 +9,6 @@ import json
 from collections.abc import AsyncIterator, Callable
 
 from fastapi import Request, Response
-from fastapi.responses import StreamingResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -17,6 +16,7 @@ from assay.contracts.batch import EventBody
 from assay.domain.errors import InvalidInput
 from assay.storage import schema
 from services.implementer.context import Context
+from services.implementer.open_streams import EventStream
 from services.implementer.views.batches import event_body
 
 POLL_SECONDS = 0.2
@@ -43,10 +43,13 @@ def event_page(session: Session, batch_id: str, start: int, limit: int) -> list[
     return [event_body(row, search) for row in rows]
 
 
-async def event_stream(request: Request, context: Context, batch_id: str, start: int) -> Response:
+async def event_stream(
+    request: Request, context: Context, owner: str, batch_id: str, start: int
+) -> Response:
     """Events of a batch as they happen, until it has finished or the client goes away.
 
-    A client that has seen the end already is answered 204, which tells it not to come back.
+    A client that has seen the end already is answered 204, which tells it not to come back; one
+    that has too many streams open, 429.
     """
     if await asyncio.to_thread(_told_before, context, batch_id, start):
         return Response(status_code=204)
@@ -67,7 +70,7 @@ async def event_stream(request: Request, context: Context, batch_id: str, start:
                     idle = 0.0
                     yield ": keep-alive\n\n"
 
-    return stream(lines())
+    return EventStream(lines(), context.streams, client_of(request, context, owner))
 
 
 def _events(context: Context, batch_id: str, last: int) -> list[EventBody]:
@@ -89,9 +92,11 @@ def _told_before(context: Context, batch_id: str, start: int) -> bool:
 
 def log_stream(
     request: Request,
+    context: Context,
+    owner: str,
     read: Callable[[int], tuple[bytes, int, bool]],
     start: int,
-) -> StreamingResponse:
+) -> EventStream:
     """A log from a byte offset on, until its end; `read(offset)` gives bytes, next and ended."""
 
     async def lines() -> AsyncIterator[str]:
@@ -111,7 +116,14 @@ def log_stream(
                     idle = 0.0
                     yield ": keep-alive\n\n"
 
-    return stream(lines())
+    return EventStream(lines(), context.streams, client_of(request, context, owner))
+
+
+def client_of(request: Request, context: Context, owner: str) -> str:
+    """Whose streams count together: those of an API key, or of an address where there are none."""
+    if context.settings.api_keys:
+        return f"owner {owner}"
+    return f"address {request.client.host if request.client else 'unknown'}"
 
 
 def _text(data: bytes) -> str:
@@ -121,12 +133,6 @@ def _text(data: bytes) -> str:
 def frame(identity: str, kind: str, data: str) -> str:
     """One server-sent event. `data` is one line of JSON."""
     return f"id: {identity}\nevent: {kind}\ndata: {data}\n\n"
-
-
-def stream(lines: AsyncIterator[str]) -> StreamingResponse:
-    """A response that no proxy should buffer."""
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(lines, media_type="text/event-stream", headers=headers)
 
 
 def decode_piece(data: str) -> bytes:

@@ -265,10 +265,11 @@ def test_a_stream_that_brings_nothing_is_given_up(client: Client, service: FakeS
     assert len(service.cut_streams) == 20 - 7
 
 
+@pytest.mark.parametrize("refusal", [(406, "no_streams"), (429, "too_many_streams")])
 def test_polling_takes_over_where_streams_are_refused(
-    client: Client, service: FakeService
+    client: Client, service: FakeService, refusal: tuple[int, str]
 ) -> None:
-    service.streams = False
+    service.streams, service.no_streams = False, refusal
     batch = client.batches.create(request(3))
     events: list[EventBody] = []
     client.batches.wait(batch.id, on_event=events.append)

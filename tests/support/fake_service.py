@@ -111,6 +111,8 @@ class FakeService:
         """Each stream takes one number from here and breaks after so many events."""
         self.last_event_ids: list[str | None] = []
         self.streams = True
+        self.no_streams = (406, "no_streams")
+        """Status and code of the answer where `streams` is false."""
         self.forgetful = False
         """Streams begin at the first event, whatever `Last-Event-ID` says."""
         self.unfinished = False
@@ -338,7 +340,7 @@ class FakeService:
             after = int(request.url.params.get("after", 0))
             return page([e for e in self.events[id_] if e["id"] > after], request)
         if not self.streams:
-            raise Refused(406, "no_streams")
+            raise Refused(*self.no_streams)
         self.last_event_ids.append(request.headers.get("last-event-id"))
         after = 0 if self.forgetful else int(request.headers.get("last-event-id", 0))
         events = [e for e in self.events[id_] if e["id"] > after]

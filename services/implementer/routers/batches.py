@@ -212,7 +212,7 @@ async def events(
     start = max(after_id, last_event_id or 0)
     found = await run_in_threadpool(_event_page, context, batch_id, owner, start, page)
     if wants_stream(request):
-        return await event_stream(request, context, batch_id, start)
+        return await event_stream(request, context, owner, batch_id, start)
     return found
 
 

@@ -166,7 +166,8 @@ def logs(
 
     first = reading(offset)
     if wants_stream(request):
-        return log_stream(request, reading, offset if last_event_id is None else last_event_id)
+        start = offset if last_event_id is None else last_event_id
+        return log_stream(request, context, owner, reading, start)
     return telemetry.log_response(first)
 
 

@@ -24,6 +24,8 @@ IDLE_SECONDS = 60.0
 RECONNECTIONS = 6
 POLL_SECONDS = 1.0
 LAST_EVENT = "batch.finished"
+#: Code of a 429 that streams get and pages do not.
+TOO_MANY_STREAMS = "too_many_streams"
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class Follower:
     """Yields each event of a batch once, across lost connections, until the batch is finished.
 
     Streams where the service offers it and polls where it does not (a proxy that buffers or
-    refuses streams). `deadline` is a `time.monotonic()` moment or None.
+    refuses streams, a service that has too many of them open). `deadline` is a
+    `time.monotonic()` moment or None.
     """
 
     def __init__(
@@ -97,7 +100,8 @@ class Follower:
                 if failures > RECONNECTIONS:
                     raise
             except APIStatusError as error:
-                if self._polling or error.status not in (405, 406):
+                refused = error.status in (405, 406) or error.code == TOO_MANY_STREAMS
+                if self._polling or not refused:
                     raise
                 self._polling = True
                 continue

@@ -6,6 +6,7 @@ AssayError                      base; `.code` is stable, the message says what t
 ├── Conflict                    the thing is in a state that does not allow this (409)
 ├── Forbidden                   the sender may not do this (403)
 ├── Fenced                      the lease token is no longer the live one (409)
+├── TooMany                     the sender has too many of these open; close some (429)
 └── Unavailable                 a store, a port or a provider cannot be used now (503)
 """
 
@@ -75,6 +76,12 @@ class Fenced(AssayError):
     """The lease of this attempt has passed to somebody else; discard the work."""
 
     code = "fenced"
+
+
+class TooMany(AssayError):
+    """Too many of these are open; close some, or try again later."""
+
+    code = "too_many"
 
 
 class Unavailable(AssayError):
