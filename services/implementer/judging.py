@@ -6,11 +6,13 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from assay.llm.executors import ImplementRequest
-from assay.llm.interface import Completion
-from assay.patching import PatchRefused, apply_answer, check_codebase
+from assay.patching import PatchRefused, apply_answer, check_codebase, unified_diff
+
+if TYPE_CHECKING:  # a judging process does without them
+    from assay.llm.executors import ImplementRequest
+    from assay.llm.interface import Completion
 
 Files = dict[str, str]
 #: Lines shown before and after the one that failed.
@@ -18,6 +20,7 @@ AROUND = 6
 #: Of a log, so many characters of its end are shown.
 MAX_LOG = 6_000
 NO_COMPILE = "does_not_compile"
+TOO_COSTLY = "too_costly"
 TRUNCATED, REFUSED, NO_ANSWER = "truncated", "refused", "empty_answer"
 #: What is wrong with an answer that is none, as the model is told.
 MALFORMED = {
@@ -65,28 +68,42 @@ def malformed(completion: Completion) -> str | None:
     return None if completion.text.strip() else NO_ANSWER
 
 
-class Judge(Protocol):
-    """What makes files of an answer, as `judge` does."""
+@dataclass(frozen=True)
+class Judgement:
+    """The patched files with their diff, why they cannot be used, or both.
 
-    def __call__(
+    Both are there where the diff fits but the code does not compile.
+    """
+
+    files: Files | None
+    rejected: Rejected | None
+    diff: str | None = None
+
+
+class Judge(Protocol):
+    """What a loop asks to judge an answer: `judge`, where it can hold up nothing else."""
+
+    async def __call__(
         self, answer: str, baseline: Files, protected: tuple[str, ...], *, compiles: bool
-    ) -> tuple[Files | None, Rejected | None]: ...
+    ) -> Judgement: ...
 
 
 def judge(
     answer: str, baseline: Files, protected: tuple[str, ...], *, compiles: bool
-) -> tuple[Files | None, Rejected | None]:
-    """The patched files, and why they cannot be used; one of the two is None, or neither.
+) -> Judgement:
+    """Apply an answer to the baseline, and look whether the result compiles if `compiles`.
 
-    Both are there where the diff fits but the code does not compile (`compiles`: look at that).
+    Raises:
+        MemoryError: there is too little for it.
     """
     try:
         files = apply_answer(baseline, answer, protected=protected).files
         check_codebase(files, baseline, protected)
     except PatchRefused as refusal:
-        return None, Rejected(refusal.code.value, refusal.log)
+        return Judgement(None, Rejected(refusal.code.value, refusal.log))
     broken = compile_error(files, baseline) if compiles else None
-    return files, Rejected(NO_COMPILE, broken) if broken else None
+    rejected = Rejected(NO_COMPILE, broken) if broken else None
+    return Judgement(files, rejected, unified_diff(baseline, files))
 
 
 def compile_error(files: Files, baseline: Files) -> str | None:
@@ -101,8 +118,13 @@ def compile_error(files: Files, baseline: Files) -> str | None:
         except SyntaxError as error:
             said = f"{name} does not compile: {type(error).__name__}: {error}"
             return said + _shown(name, text, error.lineno)
-        except (ValueError, RecursionError, MemoryError) as error:
+        except (ValueError, RecursionError) as error:
             return f"{name} does not compile: {type(error).__name__}: {error}"
+        except MemoryError:
+            return (
+                f"{name} does not compile: it takes too much memory. Blocks or expressions are "
+                "nested too deeply, or a generated table is too large."
+            )
     return None
 
 

@@ -22,7 +22,6 @@ from assay.domain.isolation import is_offline
 from assay.domain.states import Failure, FailureStage
 from assay.environments.catalog import EXAMPLE, RULES
 from assay.llm import Executor, ImplementRequest, recording
-from assay.patching import unified_diff
 from assay.storage import (
     caps,
     environments,
@@ -43,11 +42,11 @@ from services.implementer.judging import (
     MALFORMED,
     Files,
     Judge,
+    Judgement,
     Patched,
     Rejected,
     crash_feedback,
     has_traceback,
-    judge,
 )
 from services.implementer.limits import Gates
 from services.implementer.smoke import Smoke, Waiter
@@ -87,7 +86,7 @@ class Loop:
     executor: Executor
     baseline: Files
     shared: Shared
-    judge: Judge = judge
+    judge: Judge
     asking: Asking = field(init=False)
     smoke: Smoke = field(init=False)
 
@@ -232,17 +231,18 @@ class Loop:
             self._judged(key, answer, repair, is_recorded=is_passed, with_smoke=with_smoke)
         )
         try:
-            files, rejected = await asyncio.shield(judged)
+            judgement = await asyncio.shield(judged)
         except asyncio.CancelledError:
             await judged
             raise
+        files, rejected = judgement.files, judgement.rejected
         if files is not None and rejected is None and with_smoke:
             try:
                 rejected = await self.smoke.passes(key, files)
             except asyncio.CancelledError:
-                await asyncio.shield(self._record(key, Verdict("cancelled"), files))
+                await asyncio.shield(self._record(key, Verdict("cancelled"), judgement.diff))
                 raise
-            await self._record(key, _verdict(rejected), files)
+            await self._record(key, _verdict(rejected), judgement.diff)
         if rejected is not None:
             return rejected
         assert files is not None
@@ -256,39 +256,40 @@ class Loop:
         *,
         is_recorded: bool,
         with_smoke: bool,
-    ) -> tuple[Files | None, Rejected | None]:
-        files, rejected = await asyncio.to_thread(self._judge, answer, repair)
-        if not is_recorded and not (with_smoke and rejected is None):
-            await self._record(key, _verdict(rejected), files)
-        return files, rejected
+    ) -> Judgement:
+        judgement = await self._judge(answer, repair)
+        if not is_recorded and not (with_smoke and judgement.rejected is None):
+            await self._record(key, _verdict(judgement.rejected), judgement.diff)
+        return judgement
 
-    async def _record(self, key: Key, verdict: Verdict, files: Files | None) -> None:
-        if files is not None:
-            verdict = replace(verdict, diff=unified_diff(self.baseline, files), fitted=True)
+    async def _record(self, key: Key, verdict: Verdict, diff: str | None) -> None:
+        if diff is not None:
+            verdict = replace(verdict, diff=diff, fitted=True)
         db = self.context.db
         await self.asking.write(lambda session: samples.ended(db, session, key, verdict))
 
-    def _judge(
-        self, answer: Answer, repair: Repair | None
-    ) -> tuple[Files | None, Rejected | None]:
+    async def _judge(self, answer: Answer, repair: Repair | None) -> Judgement:
         if answer.code is not None:
-            return None, Rejected(answer.code, MALFORMED[answer.code])
-        files, rejected = self.judge(
+            return Judgement(None, Rejected(answer.code, MALFORMED[answer.code]))
+        judgement = await self.judge(
             answer.text,
             self.baseline,
             self.work.manifest.codebase.protected,
             compiles=self.work.options.preflight != "off",
         )
-        if files is not None and repair is not None and rejected is None:
-            for crashed in self._crashed():
-                if files == environments.get_codebase(self.context.store, crashed):
-                    return files, Rejected("unchanged", "the edit is one that crashed")
-        return files, rejected
+        if repair is None or judgement.files is None or judgement.rejected is not None:
+            return judgement
+        if await asyncio.to_thread(self._has_crashed, judgement.files):
+            rejected = Rejected("unchanged", "the edit is one that crashed")
+            return replace(judgement, rejected=rejected)
+        return judgement
 
-    def _crashed(self) -> list[str]:
-        """The codebases of this idea that have crashed."""
+    def _has_crashed(self, files: Files) -> bool:
+        """Whether this is a codebase of this idea that has crashed."""
         with self.context.db.read() as session:
-            return [row.codebase_id for row in repairs.of(session, self.work.experiment)]
+            crashed = [row.codebase_id for row in repairs.of(session, self.work.experiment)]
+        store = self.context.store
+        return any(files == environments.get_codebase(store, codebase) for codebase in crashed)
 
     def _stored(self) -> Stored:
         with self.context.db.read() as session:

@@ -23,7 +23,8 @@ from assay.telemetry.logs import keep
 from services.implementer.asking import NoLongerWantedError
 from services.implementer.context import Context
 from services.implementer.executors import executor_of
-from services.implementer.judging import Patched
+from services.implementer.judges import Judges
+from services.implementer.judging import Judge, Patched
 from services.implementer.loop import Loop, Shared, conclude, take_up
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,8 @@ class ImplementPool:
     """Implements experiments concurrently. A slow idea blocks no other.
 
     `open_executor` makes the executor of a batch from its name, `shared` is what all loops have in
-    common, and `on_concluded` is called with every experiment whose outcome was stored.
+    common, and `on_concluded` is called with every experiment whose outcome was stored. Answers
+    are judged by `judge`, or else in child processes of the pool's own.
     """
 
     def __init__(
@@ -57,13 +59,14 @@ class ImplementPool:
         open_executor: OpenExecutor = executor_of,
         shared: Shared | None = None,
         on_concluded: Callable[[str], None] = _nobody,
+        judge: Judge | None = None,
     ) -> None:
         self._context = context
         self._open_executor = open_executor
         self._on_concluded = on_concluded
         self._loop = loop or asyncio.new_event_loop()
-        # Few threads for the database and for patching: ideas wait for models, not for these, and
-        # more would only crowd out whoever reports results.
+        # Few threads for the database: ideas wait for models, not for these, and more would only
+        # crowd out whoever reports results.
         self._loop.set_default_executor(ThreadPoolExecutor(THREADS, "implementer"))
         self._thread = threading.Thread(target=self._serve, name="implementer", daemon=True)
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -72,6 +75,8 @@ class ImplementPool:
         self._errands: set[asyncio.Task[None]] = set()
         self._executors: dict[str, Executor] = {}
         self._shared = shared or Shared.of(context)
+        self._judges = Judges()
+        self._judge = judge or self._judges.judge
         self._finding: asyncio.Task[None] | None = None
         self._find_again = False
         #: Ideas that met a fault: not before the next rescan.
@@ -96,6 +101,7 @@ class ImplementPool:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(30)
         self._loop.close()
+        self._judges.close()
         try:
             with self._context.write() as session:
                 implementations.release(session, self._context.holder)
@@ -249,7 +255,8 @@ class ImplementPool:
             return
         try:
             executor = self._executor(work.executor)
-            outcome = await Loop(self._context, work, executor, baseline, self._shared).run()
+            shared, judge = self._shared, self._judge
+            outcome = await Loop(self._context, work, executor, baseline, shared, judge).run()
             if isinstance(outcome, Patched):
                 recording.note(executor, outcome.request, won=True)
             await asyncio.to_thread(self._conclude, work, outcome)

@@ -11,6 +11,7 @@ from typing import Any
 from assay.llm import Completion, Gate, ImplementRequest, ModelError, OnTry, RetryPolicy, Usage
 from assay.llm.executors import RequestId
 from assay.llm.retry import Progress, with_retries
+from services.implementer.judging import Judgement, judge
 
 Answer = Callable[[ImplementRequest], Any]
 
@@ -73,3 +74,10 @@ class Scripted:
 
     async def aclose(self) -> None:
         """Nothing to close."""
+
+
+async def judge_here(
+    answer: str, baseline: dict[str, str], protected: tuple[str, ...], *, compiles: bool
+) -> Judgement:
+    """Judge an answer in a thread of the test: it is known to be quick."""
+    return await asyncio.to_thread(judge, answer, baseline, protected, compiles=compiles)

@@ -27,7 +27,7 @@ from services.implementer.context import Context
 from services.implementer.limits import ModelLimits
 from services.implementer.loop import Loop, Shared, conclude, take_up
 from tests.implementer.conftest import batch
-from tests.implementer.scripted import Scripted
+from tests.implementer.scripted import Scripted, judge_here
 from tests.support import virtual_clock
 
 MODEL = "openai:metered"
@@ -115,7 +115,7 @@ def implement(context: Context, model: Metered) -> float:
     async def one(experiment: str, shared: Shared) -> None:
         taken = await asyncio.to_thread(take_up, context, experiment)
         assert taken is not None
-        outcome = await Loop(context, taken[0], executor, taken[1], shared).run()
+        outcome = await Loop(context, taken[0], executor, taken[1], shared, judge_here).run()
         await asyncio.to_thread(conclude, context, taken[0], outcome)
 
     async def main() -> float:

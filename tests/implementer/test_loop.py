@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from decimal import Decimal
 from typing import Any
 
@@ -18,12 +17,12 @@ from assay.storage import samples as stored
 from assay.storage.implementations import Work
 from services.implementer.asking import NoLongerWantedError
 from services.implementer.context import Context
-from services.implementer.judging import Files, Judge, Patched, Rejected, judge
+from services.implementer.judging import Judge, Judgement, Patched, Rejected
 from services.implementer.limits import LONGEST_WARM_UP_S, Gates
 from services.implementer.loop import Loop, Shared, conclude, take_up
 from services.implementer.smoke import Waiter
 from tests.implementer.conftest import batch
-from tests.implementer.scripted import Scripted
+from tests.implementer.scripted import Scripted, judge_here
 from tests.support.provider import anthropic
 from tests.support.provider.server import serve
 
@@ -43,7 +42,7 @@ def loop_of(
     executor: Any,
     baseline: dict[str, str],
     *,
-    judge: Judge = judge,
+    judge: Judge = judge_here,
     longest_warm_up_s: float = LONGEST_WARM_UP_S,
 ) -> Loop:
     gates = Gates(context.settings.models, longest_warm_up_s=longest_warm_up_s)
@@ -322,18 +321,19 @@ def test_an_answer_that_was_paid_for_is_recorded_though_the_idea_is_cancelled(
     experiment = submit(context, samples=1, revisions=0)
     taken = take_up(context, experiment)
     assert taken is not None
-    judging, go_on = threading.Event(), threading.Event()
-
-    def slow(*_: object, compiles: bool) -> tuple[Files | None, Rejected | None]:
-        judging.set()
-        go_on.wait(10)
-        return None, Rejected("refused", "no")
 
     async def run() -> None:
+        judging, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(*_: object, compiles: bool) -> Judgement:
+            judging.set()
+            await asyncio.wait_for(go_on.wait(), 10)
+            return Judgement(None, Rejected("refused", "no"))
+
         task = asyncio.create_task(
             loop_of(context, taken[0], Scripted(lambda _: GOOD), taken[1], judge=slow).run()
         )
-        await asyncio.to_thread(judging.wait, 10)
+        await asyncio.wait_for(judging.wait(), 10)
         task.cancel()
         asyncio.get_running_loop().call_later(0.05, go_on.set)
         await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,272 @@
+"""Answers are judged in child processes: what they may use, and what becomes of the children."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from assay.domain.errors import Unavailable
+from services.implementer.judges import Judges
+from services.implementer.judging import Judgement, judge
+from tests.support.waiting import wait_until
+
+BASELINE = {"train.py": "STEP = 1\n", "predict.py": "y = 2\n", "old.py": "z = 3\n"}
+PROTECTED = ("predict.py",)
+GOOD = "```diff\n--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-STEP = 1\n+STEP = 4\n```\n"
+MISFIT = GOOD.replace("-STEP = 1", "-STEP = 99")
+BROKEN = GOOD.replace("+STEP = 4", "+return 4")
+DELETES = "```diff\ndiff --git a/old.py b/old.py\ndeleted file mode 100644\n```\n" + GOOD
+
+
+def with_nested_finally(depth: int, functions: int = 1) -> str:
+    """An answer of a few lines that compiles to 2 to the power of `depth` copies of its last."""
+    lines = []
+    for number in range(functions):
+        lines.append(f"def f{number}():")
+        for level in range(1, depth + 1):
+            lines += [f"{' ' * level}{text}" for text in ("try:", " pass", "finally:")]
+        lines.append(f"{' ' * (depth + 1)}x = 1")
+    added = "".join(f"+{line}\n" for line in lines)
+    return f"```diff\n--- /dev/null\n+++ b/new.py\n@@ -0,0 +1,{len(lines)} @@\n{added}```\n"
+
+
+#: Half a minute of processor time, one function after the other; and 1.5 GB at once.
+ENDLESS, LARGE = with_nested_finally(14, 300), with_nested_finally(19)
+#: A second of processor time.
+LONG = with_nested_finally(14, 10)
+
+
+@pytest.fixture
+def judges() -> Iterator[Judges]:
+    pool = Judges(quick_seconds=0.1, slow_seconds=0.2)
+    yield pool
+    pool.close()
+
+
+def ask(judges: Judges, answer: str, baseline: dict[str, str] = BASELINE) -> Judgement:
+    return asyncio.run(judges.judge(answer, baseline, PROTECTED, compiles=True))
+
+
+def is_there(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("answer", [GOOD, MISFIT, BROKEN, DELETES, "", "no edit"])
+def test_a_child_judges_as_the_function_does(judges: Judges, answer: str) -> None:
+    expected = judge(answer, BASELINE, PROTECTED, compiles=True)
+    assert ask(judges, answer) == expected
+    assert ask(judges, answer) == expected  # of a child that knows the baseline
+    assert len(judges.pids) == 1
+
+
+def test_each_answer_is_judged_against_its_own_baseline(judges: Judges) -> None:
+    other = BASELINE | {"train.py": "STEP = 99\n"}
+    for _ in range(2):
+        assert ask(judges, MISFIT).files is None
+        assert ask(judges, MISFIT, other).files == BASELINE | {"train.py": "STEP = 4\n"}
+
+
+def test_an_answer_that_takes_too_much_memory_is_refused(judges: Judges) -> None:
+    small = Judges(memory_bytes=128 << 20)
+    try:
+        found = ask(small, with_nested_finally(16))
+        assert found.rejected is not None
+        assert "too much memory" in found.rejected.message
+        assert ask(small, GOOD).rejected is None
+    finally:
+        small.close()
+
+
+@pytest.mark.slow
+def test_an_answer_that_takes_too_much_time_is_refused(judges: Judges) -> None:
+    found = ask(judges, ENDLESS)
+    assert found.rejected is not None
+    assert found.rejected.code == "too_costly"
+    assert "processor time" in found.rejected.message
+    assert found.files is None
+    assert ask(judges, GOOD).rejected is None
+
+
+@pytest.mark.slow
+def test_an_answer_is_given_more_time_at_the_second_try() -> None:
+    judges = Judges(quick_seconds=0.01, slow_seconds=30)
+    try:
+        found = ask(judges, with_nested_finally(14, 16))
+        assert found.rejected is None
+        assert found.files is not None
+        assert len(judges.pids) == 1  # the first was killed
+    finally:
+        judges.close()
+
+
+@pytest.mark.parametrize(("times", "code"), [(1, None), (2, "too_costly")])
+def test_a_child_out_of_time_is_replaced_once(times: int, code: str | None) -> None:
+    """The kernel's signal, sent early. The second child belongs to the slow ones."""
+    judges = Judges(quick_seconds=60, slow_seconds=60)
+
+    async def run() -> Judgement:
+        task = asyncio.create_task(judges.judge(LONG, BASELINE, PROTECTED, compiles=True))
+        for _ in range(times):
+            await asyncio.to_thread(wait_until, lambda: bool(judges.pids))
+            (pid,) = judges.pids
+            os.kill(pid, signal.SIGXCPU)
+            await asyncio.to_thread(wait_until, lambda pid=pid: pid not in judges.pids)
+        return await task
+
+    try:
+        rejected = asyncio.run(run()).rejected
+        assert (rejected and rejected.code) == code
+    finally:
+        judges.close()
+
+
+def test_the_kernel_keeps_the_limits_of_a_child() -> None:
+    judges = Judges(quick_seconds=3, memory_bytes=1 << 29)
+    try:
+        ask(judges, GOOD)
+        limits = Path(f"/proc/{judges.pids[0]}/limits").read_text()
+        assert 4 <= int(limits.split("Max cpu time")[1].split()[0]) <= 6
+        assert limits.split("Max address space")[1].split()[:2] == [str(1 << 29)] * 2
+        assert limits.split("Max core file size")[1].split()[0] == "0"
+    finally:
+        judges.close()
+
+
+@pytest.mark.slow
+def test_an_honest_answer_does_not_wait_for_hostile_ones() -> None:
+    judges = Judges(quick_seconds=0.5, slow_seconds=5)
+
+    async def run() -> int:
+        hostile = [
+            asyncio.create_task(judges.judge(ENDLESS, BASELINE, PROTECTED, compiles=True))
+            for _ in range(8)
+        ]
+        await asyncio.sleep(0)  # all of them are ahead of it
+        honest = await judges.judge(GOOD, BASELINE, PROTECTED, compiles=True)
+        assert honest.rejected is None
+        left = sum(not task.done() for task in hostile)
+        for task in hostile:
+            task.cancel()
+        await asyncio.gather(*hostile, return_exceptions=True)
+        return left
+
+    try:
+        assert asyncio.run(run()) >= 6
+    finally:
+        judges.close()
+
+
+def test_a_child_that_was_killed_while_idle_is_replaced(judges: Judges) -> None:
+    ask(judges, GOOD)
+    (pid,) = judges.pids
+    os.kill(pid, signal.SIGKILL)
+    assert ask(judges, GOOD).rejected is None
+    assert judges.pids != [pid]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_an_answer_is_not_blamed_for_a_child_that_was_killed(number: signal.Signals) -> None:
+    judges = Judges(quick_seconds=60)
+
+    async def run() -> Judgement:
+        task = asyncio.create_task(judges.judge(LONG, BASELINE, PROTECTED, compiles=True))
+        await asyncio.to_thread(wait_until, lambda: bool(judges.pids))
+        os.kill(judges.pids[0], number)
+        return await task
+
+    try:
+        assert asyncio.run(run()).rejected is None
+    finally:
+        judges.close()
+
+
+def test_children_that_keep_being_killed_are_not_the_answers_fault() -> None:
+    judges = Judges(quick_seconds=60)
+
+    async def run() -> None:
+        task = asyncio.create_task(judges.judge(ENDLESS, BASELINE, PROTECTED, compiles=True))
+        killed = set[int]()
+        while not task.done():
+            for pid in set(judges.pids) - killed:
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+            await asyncio.sleep(0.01)
+        with pytest.raises(Unavailable, match="being killed"):
+            await task
+
+    try:
+        asyncio.run(run())
+    finally:
+        judges.close()
+
+
+def test_no_child_is_left_after_closing(judges: Judges) -> None:
+    async def run() -> list[int]:
+        busy = Judges(quick_seconds=60)
+        task = asyncio.create_task(busy.judge(ENDLESS, BASELINE, PROTECTED, compiles=True))
+        await asyncio.to_thread(wait_until, lambda: bool(busy.pids))
+        pids = busy.pids
+        await asyncio.to_thread(busy.close)
+        with pytest.raises(Unavailable):
+            await task
+        return pids
+
+    ask(judges, GOOD)
+    pids = [*judges.pids, *asyncio.run(run())]
+    judges.close()
+    assert pids
+    assert not any(map(is_there, pids))
+    with pytest.raises(RuntimeError):
+        ask(judges, GOOD)
+
+
+def test_no_child_outlives_a_service_that_is_killed() -> None:
+    code = (
+        "import asyncio, sys, threading, time\n"
+        "from services.implementer.judges import Judges\n"
+        "judges = Judges(quick_seconds=60)\n"
+        "def run(): asyncio.run(judges.judge(sys.stdin.read(), {}, (), compiles=True))\n"
+        "threading.Thread(target=run, daemon=True).start()\n"
+        "while not judges.pids: time.sleep(0.01)\n"
+        "print(*judges.pids, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    service = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with service:
+        assert service.stdin is not None
+        assert service.stdout is not None
+        service.stdin.write(ENDLESS)
+        service.stdin.close()
+        pids = [int(word) for word in service.stdout.readline().split()]
+        assert pids
+        service.kill()
+    wait_until(lambda: not any(map(is_there, pids)))
+
+
+def test_a_child_has_nothing_of_the_services(
+    judges: Judges, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "secret")
+    with (tmp_path / "database").open("w") as file:
+        os.set_inheritable(file.fileno(), True)
+        ask(judges, GOOD)
+        (pid,) = judges.pids
+        process = Path(f"/proc/{pid}")
+        assert process.joinpath("environ").read_bytes() == b""
+        open_files = {fd.name: fd.readlink().as_posix() for fd in process.joinpath("fd").iterdir()}
+    assert set(open_files) == {"0", "1", "2"}
+    assert open_files["0"].startswith("pipe:")
+    assert open_files["1"].startswith("pipe:")
+    assert open_files["2"] == os.devnull
