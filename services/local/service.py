@@ -19,6 +19,7 @@ from pydantic import SecretStr
 
 from assay.domain.errors import InvalidInput, Unavailable
 from assay.environments.catalog import Catalog
+from assay.sqlite_log import find_damage
 from assay.storage import workers
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
@@ -67,7 +68,8 @@ class LocalService:
         Raises:
             Conflict: another process serves this data folder, or the port is taken.
             InvalidInput: the API would be open to other machines without an API key.
-            Unavailable: the data folder cannot be used, or the worker does not start.
+            Unavailable: the data folder cannot be used, its database is damaged, or the worker
+                does not start.
         """
         api_settings = ImplementerSettings()
         if not self.settings.listens_here_only and not api_settings.api_keys:
@@ -93,6 +95,7 @@ class LocalService:
         self.pool.start()
 
     def _open_stores(self, api_settings: ImplementerSettings) -> None:
+        _check_log(self.settings.database_path)
         self.db = Database(self.settings.url)
         self.db.migrate()
         self.store = LocalStore(self.settings.objects_path)
@@ -188,6 +191,21 @@ def _lock(settings: LocalSettings) -> DataLock:
         ) from error
     lock.acquire()
     return lock
+
+
+def _check_log(database: Path) -> None:
+    """Refuse a log of which SQLite would drop committed transactions without a word."""
+    damage = find_damage(database)
+    if damage is None:
+        return
+    if not damage.certain:
+        log.warning("%s-wal: %s; it is dropped", database, damage.message)
+        return
+    raise Unavailable(
+        f"the database is damaged: of {database}-wal, {damage.message}; restore a backup "
+        "(docs/operations.md, Backup), or move that file away to go on without it",
+        code="database_damaged",
+    )
 
 
 def _held_out_key(folder: Path) -> str:

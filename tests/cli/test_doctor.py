@@ -21,7 +21,7 @@ def test_doctor_looks_at_everything_and_shows_no_key(
     found = {f["check"]: f for f in answer.json["data"]["findings"]}
     assert set(found) == {
         "python", "torch", "sandbox", "disk", "ANTHROPIC_API_KEY", "OPENAI_API_KEY",
-        "environments", "service", "port 8000",
+        "environments", "data folder", "service", "port 8000",
     }  # fmt: skip
     assert found["ANTHROPIC_API_KEY"]["state"] == "ok"
     assert found["OPENAI_API_KEY"]["state"] == "note"

@@ -12,12 +12,14 @@ import subprocess
 import sys
 import urllib.request
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx2
 import pytest
 
+from assay.sqlite_log import log_path
+from tests.support.damage import crashed_folder, damage_header, damage_log, damage_pages
 from tests.support.service import ServiceProcess, toy_batch, toy_ideas
 
 
@@ -131,6 +133,29 @@ def test_a_taken_port_is_said_to_be_taken(tmp_path: Path) -> None:
     assert "in use" in refused.stderr
     assert "--port" in refused.stderr
     assert not (tmp_path / "data" / "assay.db").exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_pages,
+        *(pytest.param(d, marks=pytest.mark.slow) for d in (damage_header, damage_log)),
+    ],
+)
+def test_a_damaged_database_is_refused_in_one_line(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    database = crashed_folder(tmp_path / "data")
+    if damage is not damage_log:
+        log_path(database).unlink()
+    damage(database)
+    before = database.read_bytes()
+    refused = serve("--data-dir", str(database.parent), "--port", "0")
+    assert refused.returncode == 1
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith("assay serve: the database is damaged")
+    assert "restore a backup" in line
+    assert database.read_bytes() == before
 
 
 def test_other_machines_are_let_in_only_with_a_key(tmp_path: Path) -> None:

@@ -45,13 +45,17 @@ def doctor(
     worker: Annotated[
         bool, typer.Option("--worker", help="Check this host as a worker of ASSAY_WORKER_….")
     ] = False,
+    data_dir: Annotated[
+        Path,
+        typer.Option(help="The data folder to check.", envvar="ASSAY_LOCAL_DATA_DIR"),
+    ] = Path(".assay"),
     as_json: AsJson = False,
 ) -> None:
     """Check this machine.  Example: assay doctor --server"""
     from assay.analysis.tables import cell, table
 
     out = root(context).output(as_json)
-    findings = [*examine(root(context)), *examine_parts(server=server, worker=worker)]
+    findings = [*examine(root(context), data_dir), *examine_parts(server=server, worker=worker)]
     made = table("check", "state", "found")
     for finding in findings:
         made.add_row(*map(cell, (finding.check, finding.state, finding.detail)))
@@ -64,8 +68,10 @@ def doctor(
         raise typer.Exit(FAILED)
 
 
-def examine(options: Root) -> list[Finding]:
+def examine(options: Root, data_dir: Path) -> list[Finding]:
     """Every check."""
+    from assay.cli.data_folder import examine_folder
+
     checks: list[Callable[[], Finding]] = [
         _python,
         _torch,
@@ -74,6 +80,7 @@ def examine(options: Root) -> list[Finding]:
         lambda: _key("ANTHROPIC_API_KEY"),
         lambda: _key("OPENAI_API_KEY"),
         _environments,
+        lambda: examine_folder(data_dir),
     ]
     found = [check() for check in checks]
     service = _service(options)

@@ -20,11 +20,10 @@ from psycopg import Error as PostgresError
 from psycopg.errors import ReadOnlySqlTransaction, UndefinedColumn, UndefinedTable
 from sqlalchemy import Engine, create_engine, event, func, select
 from sqlalchemy.exc import (
+    DatabaseError,
     DisconnectionError,
     InterfaceError,
-    InternalError,
     OperationalError,
-    ProgrammingError,
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
@@ -178,8 +177,8 @@ def _faults() -> Iterator[None]:
         raise Unavailable(
             f"the database cannot be used: {text}", code="database_unavailable"
         ) from error
-    except (ProgrammingError, InternalError) as error:
-        state = _state_of_postgres(error.orig)
+    except DatabaseError as error:
+        state = _state_of_database(error.orig)
         if state is None:
             raise
         raise state from error
@@ -191,8 +190,10 @@ def _faults() -> Iterator[None]:
         raise Unavailable("the database is busy; try again", code="database_busy") from error
 
 
-def _state_of_postgres(error: BaseException | None) -> Unavailable | None:
-    """What Postgres reports as an error of the statement, and is the state of the database."""
+def _state_of_database(error: BaseException | None) -> Unavailable | None:
+    """What a driver reports as an error of the statement, and is the state of the database."""
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE:
+        return Unavailable(DAMAGED.format(error), code="database_damaged")
     if isinstance(error, UndefinedTable | UndefinedColumn):
         return Unavailable(
             f"the database is not migrated yet: {error.diag.message_primary}",
@@ -207,6 +208,12 @@ def _state_of_postgres(error: BaseException | None) -> Unavailable | None:
     return None
 
 
+#: Of SQLite's codes, whose low byte is the kind: a wrong page, and no database at all.
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+DAMAGED = (
+    "the database is damaged ({}): stop the service and restore a backup (docs/operations.md, "
+    "Backup); `assay doctor --data-dir FOLDER` says what is damaged"
+)
 #: What a driver's message says, the code of the error, and what to do.
 FAULTS = (
     ("disk is full", "disk_full", "the disk of the database is full; free space and try again"),
@@ -223,4 +230,5 @@ FAULTS = (
     ),
     ("disk I/O error", "database_unavailable", "the database's disk fails: {}"),
     ("database is locked", "database_busy", "the database is busy; try again"),
+    ("Could not decode to UTF-8", "database_damaged", DAMAGED),
 )
