@@ -1,0 +1,193 @@
+"""How results are rounded before they are shown, and how their bits are counted."""
+
+from __future__ import annotations
+
+import math
+import random
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.domain.rounding import (
+    OUTCOME_BITS,
+    VERDICT_BITS,
+    Bits,
+    bits_of,
+    failure_bits,
+    resolution,
+    shown,
+    shown_metrics,
+    shown_provenance,
+    standard_error,
+    success_bits,
+    whole,
+)
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+ERRORS = st.none() | st.floats(min_value=0, allow_nan=False, allow_infinity=False)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "expected"),
+    [
+        (1.36768, 0.02, 1.368),
+        (1.36768, 0.2, 1.37),
+        (1.36768, 0.09999, 1.368),
+        (1.36768, None, 1.368),
+        (1.36768, 1e-9, 1.368),
+        (1.36768, 0.0, 1.368),
+        (1.36768, math.nan, 1.368),
+        (-0.00004, 0.02, 0.0),
+        (123456.0, None, 123500.0),
+        (0.0, None, 0.0),
+        (0.1125, 0.01, 0.112),  # ties to even, of the decimal that is written
+        (0.1135, 0.01, 0.114),
+    ],
+)
+def test_known_roundings(value: float, error: float | None, expected: float) -> None:
+    found = shown(value, error)
+    assert found == expected
+    assert math.copysign(1, found) == math.copysign(1, expected)
+
+
+@given(NUMBERS, ERRORS)
+def test_the_step_is_at_most_a_tenth_of_the_error_or_the_fourth_digit(
+    value: float, error: float | None
+) -> None:
+    step = resolution(value, error)
+    digits = step.as_tuple()
+    assert digits.digits == (1,)
+    if step > Decimal(1).scaleb(Decimal(repr(value)).adjusted() - 3) and value:
+        assert error is not None
+        assert step * 10 <= Decimal(repr(error)) < step * 100
+
+
+@given(NUMBERS, ERRORS)
+def test_a_shown_number_is_near_short_and_stays_as_it_is(
+    value: float, error: float | None
+) -> None:
+    found = shown(value, error)
+    if not math.isfinite(found):  # the largest numbers round to more than a float holds
+        assert abs(value) > 1e308
+        return
+    step = resolution(value, error)
+    assert abs(Decimal(repr(found)) - Decimal(repr(value))) <= step / 2
+    assert len(Decimal(repr(found)).normalize().as_tuple().digits) <= 4
+    assert shown(found) == found
+
+
+@given(NUMBERS, NUMBERS, ERRORS)
+def test_rounding_keeps_order(one: float, two: float, error: float | None) -> None:
+    low, high = sorted((one, two))
+    assert shown(low) <= shown(high)
+    if error:
+        step = max(resolution(low, error), resolution(high, error))
+        assert shown(low, error) <= shown(high, error) + float(step)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_non_finite_numbers_stay(value: float) -> None:
+    assert repr(shown(value)) == repr(whole(value)) == repr(value)
+    assert repr(shown_metrics({"loss": value})["loss"]) == repr(value)
+
+
+def test_the_largest_error_that_an_evaluator_states_counts() -> None:
+    metrics = {"loss": 1.0, "loss/se": 0.001, "loss/windows_se": 0.02, "other_se": 3.0}
+    assert standard_error(metrics, "loss") == 0.02
+    assert standard_error({"loss": 1.0, "loss/se": 0.0}, "loss") is None
+
+
+def test_details_of_a_metric_have_no_more_digits_after_the_point_than_it_has() -> None:
+    found = shown_metrics(
+        {
+            "accuracy": 0.81486,
+            "accuracy/se": 0.012284,
+            "accuracy/01": 0.000412,
+            "accuracy/pairs": 123456.789,
+            "other": 0.000412345,
+        }
+    )
+    assert found == {
+        "accuracy": 0.815,
+        "accuracy/se": 0.012,
+        "accuracy/01": 0.0,
+        "accuracy/pairs": 123500.0,
+        "other": 0.0004123,
+    }
+
+
+def test_a_provenance_holds_whole_seconds_and_mebibytes() -> None:
+    exact = {
+        "evaluation_seconds": 3.51,
+        "train_seconds": 0.2,
+        "peak_memory_bytes": 5 * (1 << 20) + 17,
+        "rescored": 1.36768,
+        "nested": {"score_seconds": 1.25, "other": [1.23456]},
+        "seed": 12345678,
+        "isolated": True,
+        "host": "h",
+    }
+    assert shown_provenance(exact, {"loss": 1.3, "loss/se": 0.2}, "loss") == {
+        "evaluation_seconds": 4.0,
+        "train_seconds": 0.0,
+        "peak_memory_bytes": 5 << 20,
+        "rescored": 1.37,
+        "nested": {"score_seconds": 1.0, "other": [1.235]},
+        "seed": 12345678,
+        "isolated": True,
+        "host": "h",
+    }
+
+
+def test_the_code_that_counts_bits_can_be_told_apart() -> None:
+    """Kraft's inequality, for every multiple at every step of a range: a prefix code exists."""
+    total = sum(
+        Decimal(2) ** -bits_of(float(multiple * Decimal(1).scaleb(exponent)), step)
+        for exponent in range(-12, 13)
+        for step in [Decimal(1).scaleb(exponent)]
+        for multiple in range(-600, 601)
+    )
+    assert Decimal("0.5") < total <= 1
+
+
+@given(st.integers(-9999, 9999), st.integers(-300, 300))
+def test_larger_numbers_cost_more_and_never_less_than_their_share(
+    multiple: int, exponent: int
+) -> None:
+    step = Decimal(1).scaleb(exponent)
+    bits = bits_of(float(multiple * step), step)
+    assert bits >= math.log2(2 * abs(multiple) + 1)
+    assert bits <= 23 + 14
+
+
+def test_what_a_result_shows_is_counted_for_the_split_it_is_measured_on() -> None:
+    metrics = {"accuracy": 0.8148, "sealed": 0.7, "sealed/se": 0.01, "probe": 0.5}
+    one = success_bits(metrics, {"evaluation_seconds": 2.2, "seed": 3}, 5.0, "accuracy", "sealed")
+    apart = {
+        name: bits_of(value, resolution(value)) for name, value in metrics.items() if "/" not in name
+    }
+    common = OUTCOME_BITS + VERDICT_BITS + apart["probe"]
+    common += bits_of(2.0, Decimal(1)) + bits_of(5.0, Decimal(1))
+    assert one.search == common + apart["accuracy"]
+    thousandth = Decimal("0.001")
+    assert one.sealed == common + bits_of(0.7, thousandth) + bits_of(0.01, thousandth)
+    without = success_bits({"accuracy": 0.8148}, {}, 5.0, "accuracy", None)
+    assert without.sealed == 0
+    assert without.search > 20
+
+
+def test_a_failure_shows_its_code() -> None:
+    assert failure_bits(None) == Bits(OUTCOME_BITS, 0)
+    assert failure_bits("sealed") == Bits(OUTCOME_BITS, OUTCOME_BITS)
+
+
+def test_a_predictor_that_varies_its_score_is_told_apart_no_more_often_than_counted() -> None:
+    """The attack: as many messages as possible in the digits of one score."""
+    rng = random.Random(0)
+    scores = [1.3 + rng.uniform(0, 0.1) for _ in range(20_000)]
+    messages = {shown(score, 0.02) for score in scores}
+    assert len(messages) == 101
+    counted = min(bits_of(score, Decimal("0.001")) for score in messages)
+    assert math.log2(len(messages)) <= counted
