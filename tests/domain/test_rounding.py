@@ -166,7 +166,9 @@ def test_what_a_result_shows_is_counted_for_the_split_it_is_measured_on() -> Non
     metrics = {"accuracy": 0.8148, "sealed": 0.7, "sealed/se": 0.01, "probe": 0.5}
     one = success_bits(metrics, {"evaluation_seconds": 2.2, "seed": 3}, 5.0, "accuracy", "sealed")
     apart = {
-        name: bits_of(value, resolution(value)) for name, value in metrics.items() if "/" not in name
+        name: bits_of(value, resolution(value))
+        for name, value in metrics.items()
+        if "/" not in name
     }
     common = OUTCOME_BITS + VERDICT_BITS + apart["probe"]
     common += bits_of(2.0, Decimal(1)) + bits_of(5.0, Decimal(1))

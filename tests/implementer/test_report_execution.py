@@ -293,7 +293,7 @@ def test_average_and_best_stand_beside_the_baseline(api: TestClient, scene: Scen
     scene.result(scene.measure(baseline, hardware_class="gpu"), 1000.0)
     assert only(api)["metric"] == {
         "name": "score", "direction": "maximize", "average": 16.0, "best": 20.0,
-        "baseline_mean": 10.0, "baseline_n": 2,
+        "worn": False, "baseline_mean": 10.0, "baseline_n": 2,
     }  # fmt: skip
     scene.submit(1, hardware_class="gpu")
     row = only(api)

@@ -17,7 +17,7 @@ from assay.storage.rows import get
 from services.implementer import submission
 from services.implementer.context import Context
 from services.implementer.dependencies import ContextDep, OwnerDep, get_owner
-from services.implementer.views.environments import baseline_body, environment_body
+from services.implementer.views.environments import baseline_body, environment_bodies
 
 router = APIRouter(tags=["environments"], dependencies=[Depends(get_owner)])
 
@@ -35,13 +35,17 @@ class BaselineRequest(Request):
 @router.get("/environments")
 def list_(context: ContextDep) -> Page[EnvironmentBody]:
     """The environments this service knows."""
-    return Page(data=[environment_body(e) for e in context.environments.all()])
+    found = list(context.environments.all())
+    with context.db.read() as session:
+        return Page(data=environment_bodies(session, found))
 
 
 @router.get("/environments/{name}")
 def read(name: str, context: ContextDep) -> EnvironmentBody:
     """A research problem: statement, metric, profiles."""
-    return environment_body(context.environments.get(name))
+    environment = context.environments.get(name)
+    with context.db.read() as session:
+        return environment_bodies(session, [environment])[0]
 
 
 @router.get("/environments/{name}/codebase")

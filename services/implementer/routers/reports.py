@@ -24,11 +24,13 @@ from assay.contracts.report import (
 )
 from assay.domain.errors import NotFound
 from assay.domain.metrics import Direction
+from assay.domain.rounding import shown, shown_or_none, whole
 from assay.storage import environments, funnel, schema
 from assay.storage.funnel import Key, Line, Scope, Spent, Stages
 from services.implementer.dependencies import MAX_PAGE, ContextDep, OwnerDep
 from services.implementer.routers.searches import owned_search
 from services.implementer.views.batches import dollars
+from services.implementer.views.environments import is_worn
 
 router = APIRouter(tags=["reports"])
 _CENTS = Decimal("0.000001")
@@ -94,7 +96,7 @@ def _row(session: Session, line: Line) -> ExecutionRow:
         near_duplicates=stages.near_duplicates,
         failures=[FailureCount(stage=e.stage, code=e.code, count=e.number) for e in line.failures],
         repairs=RepairCounts(experiments=stages.repaired, scored=stages.repaired_scored),
-        wasted_seconds=line.wasted_seconds,
+        wasted_seconds=whole(line.wasted_seconds),
         usage=_usage(spent),
         per_submitted=_per_idea(spent, stages.submitted),
         per_patched=_per_idea(spent, stages.patched),
@@ -148,13 +150,15 @@ def _per_idea(spent: Spent, ideas: int) -> PerIdea | None:
 
 
 def _metric(session: Session, line: Line) -> MetricSummary:
-    spec = environments.manifest(session, line.key.environment).metric
+    manifest = environments.manifest(session, line.key.environment)
+    spec = manifest.metric
     minimize = spec.direction is Direction.MINIMIZE
     return MetricSummary(
         name=spec.name,
         direction=spec.direction.value,
-        average=line.metrics.average,
-        best=line.metrics.lowest if minimize else line.metrics.highest,
-        baseline_mean=line.baseline.mean if line.baseline else None,
+        average=shown_or_none(line.metrics.average),
+        best=shown_or_none(line.metrics.lowest if minimize else line.metrics.highest),
+        worn=is_worn(session, line.key.environment, manifest),
+        baseline_mean=shown(line.baseline.mean) if line.baseline else None,
         baseline_n=line.baseline.n if line.baseline else 0,
     )

@@ -21,8 +21,9 @@ from assay.contracts.batch import (
 )
 from assay.contracts.caps import CapBody
 from assay.domain.metrics import Direction, is_better
+from assay.domain.rounding import shown, shown_or_none, whole
 from assay.domain.states import ExperimentState
-from assay.storage import caps, repairs, schema
+from assay.storage import caps, disclosure, repairs, schema
 from assay.storage.calls import Payer
 from services.implementer.context import Context
 from services.implementer.views.experiments import Yardstick
@@ -49,8 +50,8 @@ def batch_body(context: Context, session: Session, batch: schema.Batch) -> Batch
         caps=_caps(context, session, batch),
         not_done=_not_done(session, batch.id),
         baseline=BaselineSummary(
-            mean=baseline.mean if baseline else None,
-            spread=baseline.spread if baseline else None,
+            mean=shown(baseline.mean) if baseline else None,
+            spread=shown_or_none(baseline.spread) if baseline else None,
             n=baseline.n if baseline else 0,
             pending=yardstick.pending,
         ),
@@ -115,11 +116,16 @@ def _caps(context: Context, session: Session, batch: schema.Batch) -> list[CapBo
                 scope=limit.scope,
                 kind=limit.kind,
                 limit=f"{limit.most:f}",
-                used=f"{used:f}",
+                used=f"{_shown_use(used):f}",
                 reached=used >= limit.most,
             )
         )
     return found
+
+
+def _shown_use(used: Decimal | float) -> Decimal | float:
+    """Money as it is; GPU-hours in whole seconds, since evaluations take part of them."""
+    return used if isinstance(used, Decimal) else whole(used * 3600) / 3600
 
 
 def _not_done(session: Session, batch_id: str) -> int:
@@ -205,10 +211,13 @@ def dollars(amount: Decimal) -> str:
 
 
 def best(session: Session, batch_ids: list[str], direction: Direction) -> BestSummary | None:
-    """The best experiment of some batches, by the mean metric over its seeds."""
+    """The best experiment of some batches, by the mean metric over its seeds as it is shown.
+
+    The first of equals: an exact comparison would show which of them is better.
+    """
     link, table = schema.ExperimentMeasurement, schema.Experiment
     rows = session.execute(
-        select(table.id, func.avg(schema.Result.metric))
+        select(table.id, func.avg(disclosure.SHOWN_METRIC))
         .join(link, link.experiment_id == table.id)
         .join(schema.Result, schema.Result.measurement_id == link.measurement_id)
         .where(
@@ -220,7 +229,8 @@ def best(session: Session, batch_ids: list[str], direction: Direction) -> BestSu
         .order_by(table.batch_id, table.position)
     ).all()
     winner: BestSummary | None = None
-    for experiment, metric in rows:
+    for experiment, mean in rows:
+        metric = shown(mean)
         if winner is None or is_better(direction, metric, winner.metric):
             winner = BestSummary(experiment=experiment, metric=metric)
     return winner

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy.orm import Session
 
-from assay.contracts.environment import BaselineBody, EnvironmentBody, ProfileBody
+from assay.contracts.environment import (
+    BaselineBody,
+    EnvironmentBody,
+    EnvironmentManifest,
+    ProfileBody,
+    SplitBody,
+)
 from assay.domain.metrics import Sample
+from assay.domain.rounding import Bits, shown, shown_or_none
 from assay.domain.states import TERMINAL_MEASUREMENT, MeasurementState
 from assay.environments.catalog import Environment
-from assay.storage import measurements, schema
+from assay.storage import disclosure, measurements, schema
 
 
-def environment_body(environment: Environment) -> EnvironmentBody:
-    """An environment on disk."""
+def environment_bodies(
+    session: Session, environments: Sequence[Environment]
+) -> list[EnvironmentBody]:
+    """Environments on disk, with what results have shown of their held-out splits."""
+    bits = disclosure.shown_bits(session, [environment.id for environment in environments])
+    return [_environment_body(environment, bits[environment.id]) for environment in environments]
+
+
+def _environment_body(environment: Environment, bits: Bits) -> EnvironmentBody:
     manifest = environment.manifest
     return EnvironmentBody(
         id=environment.id,
@@ -38,7 +54,25 @@ def environment_body(environment: Environment) -> EnvironmentBody:
         knobs=list(manifest.knobs),
         recipes=list(manifest.recipes),
         codebase=environment.codebase_hash,
+        splits=_splits(manifest, bits),
     )
+
+
+def _splits(manifest: EnvironmentManifest, bits: Bits) -> list[SplitBody]:
+    each = {"search": bits.search}
+    if manifest.metric.confirmed is not None:
+        each["sealed"] = bits.sealed
+    budget = manifest.held_out_bits
+    return [
+        SplitBody(name=name, bits_shown=number, bits_budget=budget, worn=number > budget)
+        for name, number in each.items()
+    ]
+
+
+def is_worn(session: Session, environment_id: str, manifest: EnvironmentManifest) -> bool:
+    """Return whether results have shown more of the split `search` than its budget."""
+    bits = disclosure.shown_bits(session, [environment_id])[environment_id]
+    return bits.search > manifest.held_out_bits
 
 
 def baseline_body(
@@ -49,17 +83,18 @@ def baseline_body(
     hardware_class: str,
 ) -> BaselineBody:
     """The baseline as far as it is measured on this service."""
-    values = measurements.baseline_values(session, environment, profile, hardware_class)
+    exact = measurements.baseline_values(session, environment, profile, hardware_class)
+    values = measurements.shown_baseline_values(session, environment, profile, hardware_class)
     states = measurements.baseline_states(session, environment, profile, hardware_class)
-    sample = Sample.of(list(values.values()))
+    sample = Sample.of(list(exact.values()))
     terminal = {s.value for s in TERMINAL_MEASUREMENT}
     return BaselineBody(
         environment=environment.id,
         profile=profile,
         hardware_class=hardware_class,
         metric=metric,
-        mean=sample.mean if sample else None,
-        spread=sample.spread if sample else None,
+        mean=shown(sample.mean) if sample else None,
+        spread=shown_or_none(sample.spread) if sample else None,
         seeds=list(values),
         values=list(values.values()),
         pending=sum(n for state, n in states.items() if state not in terminal),

@@ -21,9 +21,10 @@ from assay.contracts.batch import (
     SimilarBody,
 )
 from assay.contracts.environment import MetricSpec
-from assay.domain.metrics import Sample, compare, reward
+from assay.domain.metrics import Sample, compare, improvement, reward
+from assay.domain.rounding import shown, shown_metrics, shown_or_none, whole
 from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState
-from assay.storage import environments, measurements, repairs, schema
+from assay.storage import disclosure, environments, measurements, repairs, schema
 from assay.storage.rows import get
 
 _TERMINAL = {s.value for s in TERMINAL_EXPERIMENT}
@@ -31,7 +32,7 @@ _TERMINAL = {s.value for s in TERMINAL_EXPERIMENT}
 
 @dataclass(frozen=True)
 class Yardstick:
-    """What the experiments of a batch are compared with."""
+    """What the experiments of a batch are compared with: exact numbers."""
 
     metric: MetricSpec
     baseline: Sample | None
@@ -49,21 +50,28 @@ class Yardstick:
         sample = Sample.of(list(values.values()))
         return cls(manifest.metric, sample, max(0, wanted - len(values)))
 
-    def compare(self, values: Sequence[float]) -> ComparisonBody | None:
-        """A result against the baseline; None without either."""
+    def compare(self, values: Sequence[float], metric: float | None) -> ComparisonBody | None:
+        """A result against the baseline; None without either.
+
+        The verdict is that of the exact `values`. All other numbers are computed from `metric`,
+        which is their mean as it is shown, so that they tell no more about it.
+        """
         result = Sample.of(values)
-        if result is None or self.baseline is None:
+        if result is None or metric is None or self.baseline is None:
             return None
         comparison = compare(self.metric.direction, result, self.baseline)
         if comparison is None:
             return None
+        mean, error = shown(self.baseline.mean), comparison.standard_error
+        delta = metric - mean
+        sigmas = None if error is None else improvement(self.metric.direction, delta, error)
         return ComparisonBody(
-            baseline_mean=self.baseline.mean,
-            baseline_spread=self.baseline.spread,
+            baseline_mean=mean,
+            baseline_spread=shown_or_none(self.baseline.spread),
             baseline_n=self.baseline.n,
-            delta=comparison.delta,
-            standard_error=comparison.standard_error,
-            sigmas=comparison.sigmas,
+            delta=shown(delta),
+            standard_error=shown_or_none(error),
+            sigmas=shown_or_none(sigmas),
             verdict=comparison.verdict.value,
         )
 
@@ -83,6 +91,7 @@ class _Measured(NamedTuple):
 
     id: str
     metric: float | None
+    shown_metric: float | None
     metrics: dict[str, float] | None
     seconds: float | None
 
@@ -114,6 +123,7 @@ class _Related:
                 link.experiment_id,
                 link.measurement_id,
                 schema.Result.metric,
+                disclosure.SHOWN_METRIC,
                 schema.Result.metrics,
                 schema.Result.seconds,
             )
@@ -184,11 +194,13 @@ def _repairs(session: Session, ids: Sequence[str]) -> dict[str, list[RepairBody]
 def _body(row: schema.Experiment, yardstick: Yardstick, related: _Related) -> ExperimentBody:
     measured = related.measured.get(row.id, [])
     values = [m.metric for m in measured if m.metric is not None]
+    rounded = [m.shown_metric for m in measured if m.shown_metric is not None]
     seconds = [m.seconds for m in measured if m.seconds is not None]
     name = yardstick.metric.confirmed
-    confirmed = [m.metrics[name] for m in measured if name and m.metrics and name in m.metrics]
+    metrics = [shown_metrics(m.metrics) for m in measured if name and m.metrics]
+    confirmed = [found[name] for found in metrics if name and name in found]
     succeeded = row.state == ExperimentState.SUCCEEDED.value
-    metric = fmean(values) if succeeded and values else None
+    metric = shown(fmean(rounded)) if succeeded and rounded else None
     twins = related.sharing.get((row.batch_id, row.codebase_id or ""), [])
     return ExperimentBody(
         id=row.id,
@@ -205,10 +217,10 @@ def _body(row: schema.Experiment, yardstick: Yardstick, related: _Related) -> Ex
         repairs=related.repairs.get(row.id, []),
         metric_name=yardstick.metric.name,
         metric=metric,
-        confirmed=fmean(confirmed) if succeeded and confirmed else None,
+        confirmed=shown(fmean(confirmed)) if succeeded and confirmed else None,
         reward=reward(yardstick.metric.reward, metric),
-        comparison=yardstick.compare(values) if succeeded else None,
-        seconds=sum(seconds) if seconds else None,
+        comparison=yardstick.compare(values, metric) if succeeded else None,
+        seconds=sum(map(whole, seconds)) if seconds else None,
         shared_with=[twin for twin in twins if twin != row.id],
         created_at=row.created_at,
         finished_at=row.finished_at,

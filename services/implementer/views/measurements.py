@@ -19,6 +19,7 @@ from assay.contracts.caps import Spending
 from assay.contracts.search import BestOfEpoch, EpochBody, SearchBody
 from assay.contracts.worker import Device, WorkerBody
 from assay.domain.metrics import Direction, is_better
+from assay.domain.rounding import shown_metrics, shown_provenance
 from assay.domain.states import EpochState
 from assay.storage import environments, samples, schema, searches
 from services.implementer.context import Context
@@ -28,6 +29,9 @@ from services.implementer.views.batches import batch_body, dollars, usage
 def measurement_body(session: Session, row: schema.Measurement) -> MeasurementBody:
     """A measurement with its attempts and, if it has one, its result."""
     result = session.get(schema.Result, row.id)
+    spec = environments.manifest(session, row.environment_id).metric
+    metrics = {**result.metrics, spec.name: result.metric} if result else {}
+    rounded = shown_metrics(metrics)
     attempts = session.scalars(
         select(schema.Attempt)
         .where(schema.Attempt.measurement_id == row.id)
@@ -44,9 +48,9 @@ def measurement_body(session: Session, row: schema.Measurement) -> MeasurementBo
         replicate=row.replicate,
         state=row.state,
         failure=_failure(row.failure),
-        metric=result.metric if result else None,
-        metrics=result.metrics if result else {},
-        provenance=result.provenance if result else {},
+        metric=rounded.get(spec.name),
+        metrics=rounded,
+        provenance=shown_provenance(result.provenance, metrics, spec.name) if result else {},
         promotable=bool(result and result.provenance.get("isolated")),
         attempts=[_attempt_body(attempt) for attempt in attempts],
         created_at=row.created_at,

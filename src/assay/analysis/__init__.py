@@ -10,7 +10,14 @@ from assay.analysis.rows import (
     rank,
 )
 from assay.analysis.tables import best_table, experiment_table, failure_table
-from assay.analysis.text import clean, format_change, format_number, format_seconds, idea_title
+from assay.analysis.text import (
+    clean,
+    format_change,
+    format_number,
+    format_seconds,
+    idea_title,
+    worn_note,
+)
 
 __all__ = [
     "BestRow",
@@ -28,4 +35,5 @@ __all__ = [
     "format_seconds",
     "idea_title",
     "rank",
+    "worn_note",
 ]

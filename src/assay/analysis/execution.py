@@ -16,16 +16,26 @@ from assay.contracts.report import ExecutionRow, PerIdea
 
 _STAGES = ("applied", "patched", "started", "scored")
 _BLOCKS = "▁▂▃▄▅▆▇█"
+_WORN = (
+    "The held-out split is worn: confirm the best on a fresh split; "
+    "see docs/evaluation.md#worn-splits."
+)
 #: Who had the ideas, and who carried them out.
 _MODELS = "ideator → executor"
 
 
-def execution_tables(rows: Sequence[ExecutionRow]) -> list[Table]:
-    """Tables per environment and profile, for rows in the report's order."""
-    made = []
+def execution_tables(rows: Sequence[ExecutionRow]) -> list[Table | str]:
+    """Tables per environment and profile, for rows in the report's order.
+
+    A line of text follows the results where the split they were measured on is worn.
+    """
+    made: list[Table | str] = []
     for _, group in groupby(rows, key=lambda row: (row.environment, row.profile)):
         found = list(group)
-        made += [_results(found), _funnel(found), _expenses(found)]
+        made.append(_results(found))
+        if any(row.metric.worn for row in found):
+            made.append(_WORN)
+        made += [_funnel(found), _expenses(found)]
         others = _others(found)
         if others.row_count:
             made.append(others)

@@ -6,6 +6,7 @@ import math
 import re
 
 from assay.contracts.batch import ComparisonBody
+from assay.contracts.environment import EnvironmentBody
 
 # C0 and C1 controls but for tab and newline, and the characters that reorder displayed text.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -66,6 +67,21 @@ def format_seconds(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def worn_note(environment: EnvironmentBody) -> str | None:
+    """What to know before trusting a ranking: which held-out splits are worn. None if none is."""
+    worn = [split for split in environment.splits if split.worn]
+    if not worn:
+        return None
+    each = ", ".join(
+        f"{split.name} ({split.bits_shown:,} of {split.bits_budget:,} bits shown)"
+        for split in worn
+    )
+    return (
+        f"Worn held-out split: {each}. Ideas may have adapted to it, so confirm the top results "
+        "on a fresh split; see docs/evaluation.md#worn-splits."
+    )
 
 
 def counted(number: int, thing: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from assay.client import Client
     from assay.contracts.batch import BatchBody, BatchOptions, BatchRequest, ExperimentBody
     from assay.contracts.caps import CapBody
+    from assay.contracts.environment import EnvironmentBody
 
 T = TypeVar("T")
 
@@ -290,7 +291,7 @@ def _show(client: Client, batch: str, out: Output) -> None:
     out.data(
         {"batch": body, "experiments": experiments},
         *summary(body, environment.unit),
-        *results(experiments, environment.direction, environment.metric, out.out.width),
+        *results(experiments, environment, out.out.width),
     )
 
 
@@ -330,14 +331,18 @@ def _cap(cap: CapBody) -> str:
 
 
 def results(
-    experiments: list[ExperimentBody], direction: Any, metric: str, width: int
+    experiments: list[ExperimentBody], environment: EnvironmentBody, width: int
 ) -> list[RenderableType]:
-    """The ranked table, and that of the failures if there are any."""
-    from assay.analysis import experiment_table, failure_table
+    """The ranked table, a note if its split is worn, and the failures if there are any."""
+    from assay.analysis import experiment_table, failure_table, worn_note
 
+    direction, metric = environment.direction, environment.metric
     tables: list[RenderableType] = [
         experiment_table(experiments, direction, metric=metric, width=width)
     ]
+    note = worn_note(environment)
+    if note is not None:
+        tables.append(note)
     if any(e.failure for e in experiments):
         tables.append(failure_table(experiments, title="Failed"))
     return tables

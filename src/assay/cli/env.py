@@ -44,10 +44,14 @@ def list_(context: typer.Context, service: Service = False, as_json: AsJson = Fa
             rows = [_from_service(e) for e in client.environments.list()]
     else:
         rows = [_from_folder(e) for e in Catalog().all()]
-    made = table("name", "title", "metric", "direction", "profiles", "id")
+    columns = ["name", "title", "metric", "direction", "profiles", "id"]
+    made = table(*columns, *(["worn"] if service else []))
     for row in rows:
         profiles = ", ".join(p["name"] for p in row["profiles"])
-        cells = (row["name"], row["title"], row["metric"], row["direction"], profiles, row["id"])
+        cells = [row["name"], row["title"], row["metric"], row["direction"], profiles, row["id"]]
+        if service:  # only a service knows what it has shown
+            worn = [split["name"] for split in row["splits"] if split["worn"]]
+            cells.append(", ".join(worn) or "–")
         made.add_row(*map(cell, cells))
     out.data(rows, made)
     if not rows:
@@ -78,6 +82,7 @@ def show(
         f"{row['metric']} ({row['unit'] or 'no unit'}), {row['direction']}",
         f"{len(row['knobs'])} knobs, {len(row['recipes'])} recipes, "
         f"protected: {', '.join(row['protected']) or 'nothing'}",
+        *map(_split, row["splits"]),
         *profiles,
         "",
         row["problem"].strip(),
@@ -199,6 +204,12 @@ def _spread(spread: float | None) -> str:
     return "unknown" if spread is None else f"{spread:.3g}"
 
 
+def _split(split: dict[str, Any]) -> str:
+    worn = ": worn, confirm the best results on a fresh split" if split["worn"] else ""
+    shown, budget = split["bits_shown"], split["bits_budget"]
+    return f"held-out split {split['name']}: {shown:,} of {budget:,} bits shown{worn}"
+
+
 def _from_service(body: Any) -> dict[str, Any]:
     row: dict[str, Any] = body.model_dump(mode="json")
     return row
@@ -232,6 +243,7 @@ def _from_folder(environment: Environment) -> dict[str, Any]:
         "knobs": [k.model_dump(mode="json") for k in m.knobs],
         "recipes": [r.model_dump(mode="json") for r in m.recipes],
         "codebase": environment.codebase_hash,
+        "splits": [],
         "folder": str(environment.folder),
         "baselines": environment.committed_baselines(),
     }

@@ -261,13 +261,15 @@ def _drive(client: Client, search: str, ideator: Ideator, out: Output) -> None:
 
 
 def _show(client: Client, search: SearchBody, out: Output) -> None:
-    from assay.analysis import best_table
+    from assay.analysis import best_table, worn_note
 
+    note = worn_note(client.environments.get(search.environment))
+    notes = [] if note is None else [note]
     line = (
         f"{search.id}: {search.state}, {search.strategy} on {search.environment}, "
         f"{search.profile}; epoch {search.epochs_finished} of {search.epochs} finished"
     )
     epochs = list(client.searches.epochs(search.id))
-    out.data({"search": search, "epochs": epochs}, line, best_table(search.best))
+    out.data({"search": search, "epochs": epochs}, line, best_table(search.best), *notes)
     if search.state == "running":
         out.say(f"Go on with: assay search resume {search.id}")

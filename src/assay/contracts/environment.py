@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from assay.contracts.base import Name, Resource
 from assay.domain.metrics import Direction, RewardKind
+from assay.domain.rounding import DEFAULT_BITS
 
 
 class Manifest(BaseModel):
@@ -142,6 +143,13 @@ class EnvironmentManifest(Manifest):
     profiles: dict[str, Profile]
     # A process that knows no smokes refuses the key, so it is stored only where it says something.
     smoke: SmokeSpec = Field(SmokeSpec(), exclude_if=lambda smoke: smoke == SmokeSpec())
+    # The same holds for this key.
+    held_out_bits: int = Field(
+        DEFAULT_BITS,
+        gt=0,
+        exclude_if=lambda bits: bits == DEFAULT_BITS,
+        description="Bits that results may show about a held-out split before it counts as worn.",
+    )
     knobs: tuple[KnobSpec, ...] = ()
     recipes: tuple[RecipeSpec, ...] = ()
 
@@ -201,6 +209,20 @@ class ProfileBody(Resource):
     budget: dict[str, Any]
 
 
+class SplitBody(Resource):
+    """A held-out split, and how much of it results have given away."""
+
+    name: str = Field(description="`search` scores ideas, `sealed` confirms the best of them.")
+    bits_shown: int = Field(
+        description="What all results so far have shown about it, counted once per measurement."
+    )
+    bits_budget: int = Field(description="`held_out_bits` of the manifest.")
+    worn: bool = Field(
+        description="Results have shown more than the budget: confirm the best of them on a fresh "
+        "split."
+    )
+
+
 class EnvironmentBody(Resource):
     """An environment as the API shows it."""
 
@@ -218,6 +240,7 @@ class EnvironmentBody(Resource):
     knobs: list[KnobSpec] = []
     recipes: list[RecipeSpec] = []
     codebase: str = Field(description="Hash of the baseline codebase.")
+    splits: list[SplitBody] = Field([], description="The held-out splits that evaluators read.")
 
 
 class CodebaseFiles(Resource):

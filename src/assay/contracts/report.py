@@ -54,6 +54,10 @@ class MetricSummary(Resource):
     direction: str
     average: float | None
     best: float | None
+    worn: bool = Field(
+        False,
+        description="The split it is measured on is worn: confirm the best on a fresh split.",
+    )
     baseline_mean: float | None = Field(
         description="Null before it is measured, and where the row holds several hardware classes."
     )

@@ -96,6 +96,12 @@ class Comparison:
     verdict: Verdict
 
 
+def improvement(direction: Direction, delta: float, error: float) -> float:
+    """Return by how many standard errors a change of the metric improves it."""
+    gain = -delta if direction is Direction.MINIMIZE else delta
+    return gain / error if error > 0 else math.copysign(math.inf, gain) if gain else 0.0
+
+
 def compare(direction: Direction, result: Sample, baseline: Sample | None) -> Comparison | None:
     """Compare a result with the baseline; None without a baseline.
 
@@ -108,8 +114,7 @@ def compare(direction: Direction, result: Sample, baseline: Sample | None) -> Co
     if baseline.spread is None:
         return Comparison(delta, None, None, Verdict.UNKNOWN)
     error = baseline.spread * math.sqrt(1 / result.n + 1 / baseline.n)
-    gain = -delta if direction is Direction.MINIMIZE else delta
-    sigmas = gain / error if error > 0 else math.copysign(math.inf, gain) if gain else 0.0
+    sigmas = improvement(direction, delta, error)
     if sigmas > SIGMAS_FOR_A_VERDICT:
         verdict = Verdict.BETTER
     elif sigmas < -SIGMAS_FOR_A_VERDICT:

@@ -96,9 +96,7 @@ def shown_provenance(
     Seconds are whole, bytes are whole MiB, `rescored` is rounded as `metric` is, and any other
     number that is not an integer has four significant digits.
     """
-    return {
-        key: _shown_fact(key, value, metrics, metric) for key, value in provenance.items()
-    }
+    return {key: _shown_fact(key, value, metrics, metric) for key, value in provenance.items()}
 
 
 def _shown_fact(key: str, value: Any, metrics: Mapping[str, Any], metric: str) -> Any:

@@ -25,7 +25,7 @@ from assay.domain.states import (
     MeasurementKind,
     MeasurementState,
 )
-from assay.storage import assignments, measurements, repairs, schema
+from assay.storage import assignments, disclosure, measurements, repairs, schema
 from assay.storage import telemetry as reports
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post, post_all
@@ -259,6 +259,8 @@ def _decide(
     retry_after: timedelta,
 ) -> None:
     measurement_id = attempt.measurement_id
+    if outcome.failure is not None:
+        disclosure.count_failure(session, measurement_id, outcome.failure.stage)
     if outcome.infrastructure and outcome.failure is not None:
         measurements.retry(db, session, measurement_id, outcome.failure, retry_after)
     elif outcome.state is AttemptState.SUCCEEDED:
@@ -276,17 +278,17 @@ def _store_result(session: Session, attempt: schema.Attempt, outcome: Outcome) -
         measured = session.get_one(schema.Measurement, attempt.measurement_id)
         assert measured.kind == MeasurementKind.SMOKE.value, "a score has a metric"
         return
-    session.add(
-        schema.Result(
-            measurement_id=attempt.measurement_id,
-            attempt_id=attempt.id,
-            metric=outcome.metric,
-            metrics=clean_json(outcome.metrics),
-            provenance=clean_json(outcome.provenance),
-            seconds=outcome.seconds,
-            created_at=attempt.finished_at,
-        )
+    result = schema.Result(
+        measurement_id=attempt.measurement_id,
+        attempt_id=attempt.id,
+        metric=outcome.metric,
+        metrics=clean_json(outcome.metrics),
+        provenance=clean_json(outcome.provenance),
+        seconds=outcome.seconds,
+        created_at=attempt.finished_at,
     )
+    disclosure.count_success(session, result)
+    session.add(result)
     session.flush()
 
 

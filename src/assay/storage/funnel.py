@@ -22,7 +22,7 @@ from assay.domain.states import (
     ExperimentState,
     MeasurementKind,
 )
-from assay.storage import repairs, schema
+from assay.storage import disclosure, repairs, schema
 from assay.storage.types import epoch
 
 NEAR_DUPLICATE = "near_duplicate"
@@ -99,7 +99,8 @@ class Spent(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """Over experiments, each the mean over its seeds; None where none is scored."""
+    """Over experiments, each the mean over its seeds of what is shown; None where none is
+    scored."""
 
     average: float | None = None
     lowest: float | None = None
@@ -278,7 +279,7 @@ def _as_spent(*sums: Any) -> Spent:
 def _metrics(session: Session, ideas: Subquery) -> list[tuple[Key, Metrics]]:
     link, result = schema.ExperimentMeasurement, schema.Result
     each = (
-        select(*_key(ideas), ideas.c.id, func.avg(result.metric).label("metric"))
+        select(*_key(ideas), ideas.c.id, func.avg(disclosure.SHOWN_METRIC).label("metric"))
         .join(link, link.experiment_id == ideas.c.id)
         .join(result, result.measurement_id == link.measurement_id)
         .where(ideas.c.state == _SCORED, link.role == repairs.SCORE)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.environment import Profile
 from assay.domain.ids import new_id
+from assay.domain.rounding import shown
 from assay.domain.states import (
     TERMINAL_EXPERIMENT,
     TERMINAL_MEASUREMENT,
@@ -21,7 +22,7 @@ from assay.domain.states import (
     MeasurementKind,
     MeasurementState,
 )
-from assay.storage import experiments, schema, shapes
+from assay.storage import disclosure, experiments, schema, shapes
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post
 from assay.storage.rows import changed, insert_missing, run
@@ -241,9 +242,26 @@ def baseline_values(
     hardware_class: str,
     seeds: int | None = None,
 ) -> dict[int, float]:
-    """Metric of the unmodified codebase by seed; the first `seeds` seeds only, if given."""
-    query = (
-        select(schema.Measurement.seed, schema.Result.metric)
+    """Metric of the unmodified codebase by seed, exact; the first `seeds` seeds only, if given."""
+    query = _baseline_results(schema.Result.metric, environment, profile, hardware_class)
+    if seeds is not None:
+        query = query.where(schema.Measurement.seed < seeds)
+    return dict(session.execute(query).all())
+
+
+def shown_baseline_values(
+    session: Session, environment: schema.Environment, profile: str, hardware_class: str
+) -> dict[int, float]:
+    """Metric of the unmodified codebase by seed, rounded as it is shown."""
+    query = _baseline_results(disclosure.SHOWN_METRIC, environment, profile, hardware_class)
+    return {seed: shown(metric) for seed, metric in session.execute(query)}
+
+
+def _baseline_results(
+    metric: Any, environment: schema.Environment, profile: str, hardware_class: str
+) -> Select[Any]:
+    return (
+        select(schema.Measurement.seed, metric)
         .join(schema.Result, schema.Result.measurement_id == schema.Measurement.id)
         .where(
             schema.Measurement.codebase_id == environment.codebase,
@@ -254,9 +272,6 @@ def baseline_values(
         )
         .order_by(schema.Measurement.seed, schema.Measurement.replicate)
     )
-    if seeds is not None:
-        query = query.where(schema.Measurement.seed < seeds)
-    return dict(session.execute(query).all())
 
 
 def baseline_states(

@@ -82,6 +82,8 @@ class Measurement(Base):
             sqlite_where=text("state = 'failed'"),
             postgresql_where=text("state = 'failed'"),
         ),
+        # Holds all that a sum of the bits reads, since environments are looked at often.
+        Index("ix_measurement_bits", "environment_id", "search_bits", "sealed_bits"),
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -106,6 +108,9 @@ class Measurement(Base):
     not_before: Mapped[datetime | None]
     infrastructure_failures: Mapped[int] = mapped_column(default=0)
     cancel_requested: Mapped[bool] = mapped_column(default=False)
+    #: Bits about each held-out split that its results and failures show; see `domain/rounding.py`.
+    search_bits: Mapped[int] = mapped_column(default=0)
+    sealed_bits: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime]
     queued_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
@@ -226,13 +231,19 @@ class Lease(Base):
 
 
 class Result(Base):
-    """The sealed result of a measurement. The primary key makes a second one impossible."""
+    """The sealed result of a measurement. The primary key makes a second one impossible.
+
+    `metric`, `metrics`, `provenance` and `seconds` are exact. `shown_metric` is the metric rounded
+    as the API shows it: averages that are shown are made of it. It is null in results that a
+    process of an older version stored.
+    """
 
     __tablename__ = "result"
 
     measurement_id: Mapped[str] = mapped_column(ForeignKey("measurement.id"), primary_key=True)
     attempt_id: Mapped[str] = mapped_column(ForeignKey("attempt.id"), unique=True)
     metric: Mapped[float]
+    shown_metric: Mapped[float | None]
     metrics: Mapped[dict[str, Any]]
     provenance: Mapped[dict[str, Any]]
     seconds: Mapped[float]
