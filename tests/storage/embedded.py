@@ -56,8 +56,11 @@ def serving(db: Database, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def results(session: Session) -> dict[str, tuple[object, ...]]:
-    """Every result by its measurement."""
-    return {
-        row.measurement_id: (row.attempt_id, row.metric, row.metrics, row.created_at)
-        for row in session.scalars(select(schema.Result))
-    }
+    """Every result by its measurement; reads columns that all versions have."""
+    table = schema.Result
+    rows = session.execute(
+        select(
+            table.measurement_id, table.attempt_id, table.metric, table.metrics, table.created_at
+        )
+    )
+    return {measurement: tuple(rest) for measurement, *rest in rows}

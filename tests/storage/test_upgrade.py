@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from alembic import command
 from sqlalchemy import select, text
 
+from assay.domain.rounding import shown
 from assay.domain.states import LIVE_ATTEMPT
 from assay.storage import schema, shapes
 from assay.storage.database import Database, alembic_config
@@ -148,6 +149,10 @@ def test_every_row_gets_what_the_newest_schema_wants(db: Database, tmp_path: Pat
         chunks = session.scalars(select(schema.LogChunk)).all()
         assert [c.size for c in chunks] == [len(c.data or b"") for c in chunks]
         assert len(chunks) > 0
+        scored = session.scalars(select(schema.Result)).all()
+        assert len(scored) == HAD_RESULTS
+        assert [r.shown_metric for r in scored] == [shown(r.metric) for r in scored]
+        assert {(m.search_bits, m.sealed_bits) for m in measured} == {(0, 0)}
         with pytest.raises(sa.exc.DatabaseError, match="terminal state is final"):
             session.execute(text("UPDATE attempt SET state = 'lost' WHERE state = 'succeeded'"))
     downgrade(db)

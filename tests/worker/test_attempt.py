@@ -46,6 +46,19 @@ def failure_of(end: dict[str, Any]) -> tuple[str, str, str]:
     return end["state"], end["failure"]["stage"], end["failure"]["code"]
 
 
+def test_use_of_the_host_is_not_sampled_while_held_out_data_is_read(lab: Lab) -> None:
+    """Memory of GPUs and bytes on disk, every few seconds, would tell more than a rounded score."""
+    scoring = 2.0
+    lab.start(sample_seconds=0.05)
+    record = lab.submit(f"time.sleep(0.3)\nanswer(score=1.0, sleep={scoring})\n")
+    facts = lab.api.finished(record)["provenance"]
+    assert facts["evaluation_seconds"] > scoring
+    samples = [point["seconds"] for point in record.system.values()]
+    assert len(samples) >= 3
+    # Samples count from before training, so this leaves the preparation as much time as scoring.
+    assert max(samples) < facts["train_seconds"] + scoring
+
+
 def test_success_carries_metric_curve_log_and_provenance(lab: Lab) -> None:
     lab.start()
     record = lab.submit(

@@ -63,7 +63,8 @@ def format_seconds(seconds: float | None) -> str:
         return "–"
     whole = round(seconds)
     if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+        # Results have whole seconds, which must not look more exact than they are.
+        return f"{seconds:.1f} s" if seconds < 10 and seconds != whole else f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
