@@ -413,9 +413,6 @@ class _Attempt:
         self._scoring_began = True
         if self._reporter is not None:
             self._reporter.finalizing()
-        if self._sampler is not None:
-            # What predictors use of GPUs and disk would tell more than a rounded score does.
-            self._sampler.stop()
         try:
             return scoring.run(request)
         finally:
