@@ -105,9 +105,9 @@ def _storing(suffix: str, *, stored: bool) -> None:
 
 def _answer_recorded() -> None:
     """An answer is on record, and nobody has judged it."""
-    from services.implementer import judging
+    from services.implementer.judges import Judges
 
-    _before(judging, "apply_answer")
+    _before(Judges, "judge")
 
 
 def _batch_committed() -> None:
