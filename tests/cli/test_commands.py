@@ -123,6 +123,30 @@ def test_list_and_show(cli: Cli, ideas: str) -> None:
     assert "baseline 2.5000 ± 0.0158 nats (n = 5)" in cli("batch", "show", id_[-4:]).out
 
 
+def test_rankings_of_a_worn_split_ask_for_confirmation(cli: Cli, ideas: str) -> None:
+    id_ = submitted(cli, ideas)
+    split = {"name": "search", "bits_shown": 9_990, "bits_budget": 10_000, "worn": False}
+    cli.service.splits = [split]
+    assert "confirm" not in cli("batch", "show", id_).out
+    assert "held-out split search: 9,990 of 10,000 bits shown\n" in (
+        cli("env", "show", "fake", "--service").out
+    )
+    cli.service.splits = [{**split, "bits_shown": 10_080, "worn": True}]
+    words = "confirm the top results on a fresh split"
+    assert words in flat(cli("batch", "show", id_).out)
+    assert "10,080 of 10,000 bits shown: worn" in cli("env", "show", "fake", "--service").out
+    assert "search" in cli("env", "list", "--service").out.splitlines()[-2]
+    searched = cli(
+        "search", "start", "fake", "--profile", "tiny", "--epochs", "1", "--batch-size", "1"
+    )
+    assert words in flat(searched.out)
+
+
+def flat(text: str) -> str:
+    """The text on one line: a terminal breaks long ones."""
+    return " ".join(text.split())
+
+
 def test_a_list_says_when_there_is_more(cli: Cli, ideas: str) -> None:
     for _ in range(5):
         submitted(cli, ideas)

@@ -63,6 +63,12 @@ def test_the_execution_report_shows_the_funnel(cli: Cli) -> None:
         assert text in answer.out, text
     assert "cancelled" not in answer.out
     assert answer.out.index("crashed") < answer.out.index("no_match")
+    assert "worn" not in answer.out
+
+
+def test_the_execution_report_says_where_the_best_wants_confirmation(cli: Cli) -> None:
+    cli.service.report = [row(metric=row()["metric"] | {"worn": True})]
+    assert "confirm the best on a fresh split" in " ".join(cli("report", "execution").out.split())
 
 
 def test_the_report_is_the_apis_body_as_json(cli: Cli) -> None:

@@ -81,6 +81,7 @@ class FakeService:
         self.outcome = outcome
         """The metric or the failure of an idea, by its text."""
         self.environment_id = "fake@abc"
+        self.splits: list[dict[str, Any]] = []
         self.baseline: dict[str, Any] = {}
         """What is otherwise about the baseline."""
         self.batches: dict[str, dict[str, Any]] = {}
@@ -416,6 +417,7 @@ class FakeService:
             "protected": ["predict.py"], "codebase": "0" * 64, "knobs": KNOBS, "recipes": RECIPES,
             "profiles": [{"name": "tiny", "description": "small", "cpus": 1, "gpus": 0,
                           "memory_gb": 1.0, "budget": {"seconds": 5, "tokens": None}}],
+            "splits": self.splits,
         }  # fmt: skip
 
     def _get_environment(self, request: httpx2.Request, name: str) -> httpx2.Response:

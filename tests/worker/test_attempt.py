@@ -47,7 +47,7 @@ def failure_of(end: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def test_use_of_the_host_is_not_sampled_while_held_out_data_is_read(lab: Lab) -> None:
-    """Memory of GPUs and bytes on disk, every few seconds, would tell more than a rounded score."""
+    """GPU memory and bytes on disk, every few seconds, would tell more than a rounded score."""
     scoring = 2.0
     lab.start(sample_seconds=0.05)
     record = lab.submit(f"time.sleep(0.3)\nanswer(score=1.0, sleep={scoring})\n")
