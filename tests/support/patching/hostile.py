@@ -334,7 +334,7 @@ def _sizes() -> dict[str, Builder]:
         "3,000 hunks, each on the one before": _chain_of_late_hunks,
         "60 KB of added lines": _many_added,
         "20,000 added lines in 300 places": _many_added_in_many_places,
-        "300 hunks upon hunks": _hunks_upon_hunks(300),
+        "100 hunks upon hunks": _hunks_upon_hunks(100),
         "990 hunks upon hunks": _hunks_upon_hunks(990),
         "990 hunks in named functions": _many_scopes,
         "20 hunks of equal lines of two kinds": _equal_lines_of_two_kinds,
