@@ -6,14 +6,19 @@ import hmac
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import Depends, Header, HTTPException, Query, Request
+from fastapi import Depends, Header, HTTPException, Path, Query, Request
 from fastapi.dependencies.models import Dependant
 from starlette.concurrency import run_in_threadpool
 
+from assay.contracts.base import MAX_INTEGER, Name, ShortName
 from assay.domain.errors import Forbidden
 from services.implementer.context import Context
 from services.implementer.problems import BadParameter
 
+IdPath = Annotated[ShortName, Path()]
+NamePath = Annotated[Name, Path()]
+IdQuery = Annotated[ShortName | None, Query()]
+NameQuery = Annotated[Name | None, Query()]
 LOCAL_OWNER = "local"
 MAX_PAGE = 200
 
@@ -101,8 +106,10 @@ class PageRequest:
 
 
 async def get_page(
-    limit: Annotated[int, Query(ge=1, description=f"At most {MAX_PAGE}; more is cut.")] = 50,
-    cursor: Annotated[str | None, Query(max_length=500)] = None,
+    limit: Annotated[
+        int, Query(ge=1, le=MAX_INTEGER, description=f"At most {MAX_PAGE}; more is cut.")
+    ] = 50,
+    cursor: Annotated[str | None, Query(max_length=500, pattern=r"^[A-Za-z0-9_=-]+$")] = None,
 ) -> PageRequest:
     """The page asked for; a limit that is too large is cut, not refused."""
     return PageRequest(min(limit, MAX_PAGE), cursor)

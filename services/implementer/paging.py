@@ -8,11 +8,13 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from assay.contracts.base import Page
+from assay.contracts.base import MAX_INTEGER, Page
+from assay.domain.errors import InvalidInput
 from assay.domain.hashing import derive_seed
 from services.implementer.dependencies import PageRequest
 from services.implementer.problems import BadParameter
 
+_MAX_ID = 64
 Row = TypeVar("Row")
 Body = TypeVar("Body")
 
@@ -29,19 +31,34 @@ def after(page: PageRequest, filters: dict[str, Any]) -> Any:
         decoded = json.loads(base64.urlsafe_b64decode(page.cursor.encode()))
         key, bound_to = decoded
     except (ValueError, binascii.Error, TypeError):
-        raise BadParameter.field(
-            "cursor", "not a cursor of this API; pass `next_cursor` as it came"
-        ) from None
+        raise _wrong_cursor() from None
     if bound_to != _fingerprint(filters):
-        raise BadParameter.field("cursor", "made for other filters; start again without a cursor")
+        raise BadParameter.field(
+            "cursor", "made for other filters; start again without a cursor", "invalid_parameter"
+        )
+    if not _is_key(key):
+        raise _wrong_cursor()
     return key
+
+
+def _is_key(key: Any) -> bool:
+    """Whether a decoded key is an id or a number that a database can compare with."""
+    if isinstance(key, str):
+        return len(key) <= _MAX_ID and key.isprintable()
+    return isinstance(key, int) and 0 <= key <= MAX_INTEGER
+
+
+def _wrong_cursor(
+    why: str = "not a cursor of this API; pass `next_cursor` as it came",
+) -> InvalidInput:
+    return BadParameter.field("cursor", why, "invalid_parameter")
 
 
 def position_of(key: Any) -> int:
     """A cursor's key as the place of an idea in its batch. Raises BadParameter."""
     if isinstance(key, int) and 0 <= key < 2**31:
         return key
-    raise BadParameter.field("cursor", "not a cursor of this API; pass `next_cursor` as it came")
+    raise _wrong_cursor()
 
 
 def page_of(

@@ -167,7 +167,7 @@ def check_search(
     if search is None or search.owner != owner:
         message = f"there is no search {search_id!r}"
         raise InvalidInput.field("/search", message, "unknown_search")
-    spending = Spending.model_validate(search.caps)
+    spending = caps.spending_of(search)
     check_cap(context, executor, owner, spending, field="/search")
 
 

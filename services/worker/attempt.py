@@ -222,7 +222,7 @@ class _Attempt:
         try:
             metrics = self._score(scoring, request)
         except AttemptFailed as failed:
-            if failed.failure.stage != FailureStage.GUARD.value:
+            if failed.failure.stage is not FailureStage.GUARD:
                 raise
             # Somebody will want to see how it was done.
             last = tuple(c.name for c in checkpoints[-1:])

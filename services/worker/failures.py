@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from assay.contracts.base import FailureBody
 from assay.contracts.environment import MetricSpec
-from assay.contracts.worker import ManifestEntry
+from assay.contracts.worker import FailureReport, ManifestEntry
 from assay.domain.errors import AssayError
 from assay.domain.metrics import is_better
 from assay.domain.states import FailureStage
@@ -26,7 +25,7 @@ _NO_MEMORY = re.compile(r"MemoryError|[Cc]annot allocate memory|can't allocate m
 class AttemptFailed(AssayError):
     """The attempt is over. `infrastructure` says that the codebase is not to blame."""
 
-    def __init__(self, failure: FailureBody, *, infrastructure: bool = False) -> None:
+    def __init__(self, failure: FailureReport, *, infrastructure: bool = False) -> None:
         super().__init__(failure.message, code=failure.code)
         self.failure = failure
         self.infrastructure = infrastructure
@@ -40,11 +39,9 @@ class Cancelled(AssayError):
 
 def failure(
     stage: FailureStage, code: str, message: str, *, retryable: bool = False
-) -> FailureBody:
+) -> FailureReport:
     """A failure whose message is one bounded, printable text."""
-    return FailureBody(
-        stage=stage.value, code=code, message=printable(message), retryable=retryable
-    )
+    return FailureReport(stage=stage, code=code, message=printable(message), retryable=retryable)
 
 
 def infrastructure(code: str, message: str) -> AttemptFailed:
@@ -83,7 +80,7 @@ def _looks_like_name(line: str) -> bool:
     return re.match(r"[A-Za-z_][\w.]*(:|$)", line.rstrip()) is not None
 
 
-def training_failure(end: Exit, tail: bytes, *, wall: float) -> FailureBody | None:
+def training_failure(end: Exit, tail: bytes, *, wall: float) -> FailureReport | None:
     """What went wrong in training; None when it ended well. `wall` is the budget in seconds."""
     if end.reason == "exited":
         return _crash(end, tail) if end.code != 0 else None
@@ -112,7 +109,7 @@ def training_failure(end: Exit, tail: bytes, *, wall: float) -> FailureBody | No
     return failure(FailureStage.TRAIN, code, message)
 
 
-def _crash(end: Exit, tail: bytes) -> FailureBody:
+def _crash(end: Exit, tail: bytes) -> FailureReport:
     line = last_traceback_line(tail)
     if line is not None and end.code == 1 and _NO_MEMORY.search(line):
         return failure(FailureStage.TRAIN, "memory_exceeded", line)
@@ -149,7 +146,7 @@ def score_failure(found: EvaluationFailure) -> AttemptFailed:
     return AttemptFailed(failure(FailureStage.SCORE, found.code, found.message))
 
 
-def implausible(spec: MetricSpec, metric: float) -> FailureBody | None:
+def implausible(spec: MetricSpec, metric: float) -> FailureReport | None:
     """A failure when the metric is better than the environment holds possible.
 
     The metric is not in the message: of a result that does not count, no digit is told.
@@ -169,7 +166,7 @@ class End:
     """How an attempt ended, without what it left in files."""
 
     state: Literal["succeeded", "failed", "cancelled"]
-    failure: FailureBody | None = None
+    failure: FailureReport | None = None
     infrastructure: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
     artifacts: tuple[ManifestEntry, ...] = ()

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from assay.contracts.base import FailureBody
 from assay.contracts.environment import Profile
-from assay.contracts.worker import AttemptSpec
+from assay.contracts.worker import AttemptSpec, FailureReport
 from assay.sandbox import Exit, Handle, Keep, Limits, Mount, Sandbox, SandboxSpec
 from services.worker.failures import training_failure
 from services.worker.output import TAIL, stored_output
@@ -150,6 +149,6 @@ def training_environment(training: Training, seen: Mapping[str, str]) -> dict[st
     }
 
 
-def failure_of(end: Exit, training: Training, space: Workspace) -> FailureBody | None:
+def failure_of(end: Exit, training: Training, space: Workspace) -> FailureReport | None:
     """What went wrong in training; None when it ended well."""
     return training_failure(end, read_tail(space.train_log), wall=training.profile.budget.seconds)

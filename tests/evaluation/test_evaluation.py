@@ -117,6 +117,7 @@ def test_the_evaluator_sees_its_inputs_and_its_metrics_come_out(request_for: Mak
     [
         ("return {'m': float('nan')}", InvalidCode.NOT_FINITE, "m is nan"),
         ("return {'m': 1.0, 'z': float('inf')}", InvalidCode.NOT_FINITE, "z is inf"),
+        ("return {'m': -1e101}", InvalidCode.NOT_FINITE, r"m is -1e\+101"),
         ("return {'other': 1.0}", InvalidCode.EVALUATOR_ERROR, "metric 'm'"),
         ("return None", InvalidCode.EVALUATOR_ERROR, "metric 'm'"),
         ("return {'m': '1.0'}", InvalidCode.EVALUATOR_ERROR, "str"),

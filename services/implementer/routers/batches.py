@@ -24,7 +24,10 @@ from services.implementer import novelty, pricing, submission
 from services.implementer.context import Context
 from services.implementer.dependencies import (
     ContextDep,
+    IdPath,
+    IdQuery,
     KeyDep,
+    NameQuery,
     OwnerDep,
     PageDep,
     PageRequest,
@@ -100,9 +103,9 @@ def list_(
     context: ContextDep,
     owner: OwnerDep,
     page: PageDep,
-    environment: str | None = None,
+    environment: NameQuery = None,
     state: BatchState | None = None,
-    search: str | None = None,
+    search: IdQuery = None,
 ) -> Page[BatchBody]:
     """Batches, newest first."""
     filters = {"environment": environment, "state": state, "search": search}
@@ -133,9 +136,13 @@ def owned_batch(session: Session, batch_id: str, owner: str) -> schema.Batch:
     return batch
 
 
-@router.get("/batches/{batch_id}", response_model=BatchBody)
+@router.get(
+    "/batches/{batch_id}",
+    response_model=BatchBody,
+    responses={304: {"description": "Nothing changed since the `ETag` that was sent."}},
+)
 def read(
-    batch_id: str,
+    batch_id: IdPath,
     context: ContextDep,
     owner: OwnerDep,
     if_none_match: Annotated[str | None, Header()] = None,
@@ -159,7 +166,7 @@ def _tag(body: BatchBody) -> str:
 
 
 @router.post("/batches/{batch_id}/cancel")
-def cancel(batch_id: str, context: ContextDep, owner: OwnerDep) -> BatchBody:
+def cancel(batch_id: IdPath, context: ContextDep, owner: OwnerDep) -> BatchBody:
     """Cancel what has not finished. Repeating it changes nothing."""
     with context.write() as session:
         owned_batch(session, batch_id, owner)
@@ -170,7 +177,7 @@ def cancel(batch_id: str, context: ContextDep, owner: OwnerDep) -> BatchBody:
 
 @router.get("/batches/{batch_id}/calls")
 def calls(
-    batch_id: str,
+    batch_id: IdPath,
     context: ContextDep,
     owner: OwnerDep,
     page: PageDep,
@@ -194,10 +201,13 @@ def calls(
 @router.get(
     "/batches/{batch_id}/events",
     response_model=Page[EventBody],
-    responses={200: {"content": {"text/event-stream": {}}}},
+    responses={
+        200: {"content": {"text/event-stream": {}}},
+        204: {"description": "A stream that was followed to its end: do not come back."},
+    },
 )
 async def events(
-    batch_id: str,
+    batch_id: IdPath,
     request: Request,
     context: ContextDep,
     owner: OwnerDep,

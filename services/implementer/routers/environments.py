@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from assay.contracts.base import Name, Page, Request, ShortName
+from assay.contracts.base import Name, Page, Request, Seed, ShortName
 from assay.contracts.environment import BaselineBody, CodebaseFiles, EnvironmentBody
 from assay.environments.catalog import Environment
 from assay.storage import batches, schema
@@ -16,7 +16,7 @@ from assay.storage.measurements import Terms
 from assay.storage.rows import get
 from services.implementer import submission
 from services.implementer.context import Context
-from services.implementer.dependencies import ContextDep, OwnerDep, get_owner
+from services.implementer.dependencies import ContextDep, IdQuery, NamePath, OwnerDep, get_owner
 from services.implementer.views.environments import baseline_body, environment_bodies
 
 router = APIRouter(tags=["environments"], dependencies=[Depends(get_owner)])
@@ -26,9 +26,7 @@ class BaselineRequest(Request):
     """Measure the unmodified codebase on these seeds; those already measured are kept."""
 
     profile: Name
-    seeds: list[Annotated[int, Field(ge=0, le=2**31 - 1)]] = Field(
-        [0, 1, 2, 3, 4], min_length=1, max_length=64
-    )
+    seeds: list[Seed] = Field([0, 1, 2, 3, 4], min_length=1, max_length=64)
     hardware_class: ShortName | None = None
 
 
@@ -41,7 +39,7 @@ def list_(context: ContextDep) -> Page[EnvironmentBody]:
 
 
 @router.get("/environments/{name}")
-def read(name: str, context: ContextDep) -> EnvironmentBody:
+def read(name: NamePath, context: ContextDep) -> EnvironmentBody:
     """A research problem: statement, metric, profiles."""
     environment = context.environments.get(name)
     with context.db.read() as session:
@@ -49,7 +47,7 @@ def read(name: str, context: ContextDep) -> EnvironmentBody:
 
 
 @router.get("/environments/{name}/codebase")
-def codebase(name: str, context: ContextDep) -> CodebaseFiles:
+def codebase(name: NamePath, context: ContextDep) -> CodebaseFiles:
     """The baseline codebase: everything an idea may read and change."""
     environment = context.environments.get(name)
     return CodebaseFiles(id=environment.codebase_hash, files=environment.codebase)
@@ -57,10 +55,10 @@ def codebase(name: str, context: ContextDep) -> CodebaseFiles:
 
 @router.get("/environments/{name}/baseline")
 def baseline(
-    name: str,
+    name: NamePath,
     context: ContextDep,
-    profile: Annotated[str, Query(description="A profile of the environment.")],
-    hardware_class: str | None = None,
+    profile: Annotated[Name, Query(description="A profile of the environment.")],
+    hardware_class: IdQuery = None,
 ) -> BaselineBody:
     """The baseline as measured on this service."""
     environment = context.environments.get(name)
@@ -73,7 +71,7 @@ def baseline(
 
 @router.post("/environments/{name}/baseline", status_code=202)
 def measure_baseline(
-    name: str, request: BaselineRequest, context: ContextDep, owner: OwnerDep
+    name: NamePath, request: BaselineRequest, context: ContextDep, owner: OwnerDep
 ) -> BaselineBody:
     """Ask for the baseline on some seeds; it is there when `pending` is 0."""
     environment = context.environments.get(name)

@@ -23,7 +23,7 @@ from assay.patching import unified_diff
 from assay.storage import batches, environments, repairs, schema
 from assay.storage.rows import get
 from services.implementer import telemetry
-from services.implementer.dependencies import ContextDep, OwnerDep, PageDep
+from services.implementer.dependencies import ContextDep, IdPath, IdQuery, OwnerDep, PageDep
 from services.implementer.paging import after, page_of, position_of
 from services.implementer.routers.batches import owned_batch
 from services.implementer.streams import log_stream, wants_stream
@@ -57,7 +57,7 @@ def list_(
     context: ContextDep,
     owner: OwnerDep,
     page: PageDep,
-    batch: str | None = None,
+    batch: IdQuery = None,
     state: ExperimentState | None = None,
 ) -> Page[ExperimentBody]:
     """Experiments: of one batch in the order of their ideas, otherwise newest first."""
@@ -86,7 +86,7 @@ def list_(
 
 
 @router.get("/experiments/{experiment_id}")
-def read(experiment_id: str, context: ContextDep, owner: OwnerDep) -> ExperimentBody:
+def read(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> ExperimentBody:
     """One idea put to the test."""
     with context.db.read() as session:
         row = owned_experiment(session, experiment_id, owner)
@@ -94,7 +94,7 @@ def read(experiment_id: str, context: ContextDep, owner: OwnerDep) -> Experiment
 
 
 @router.post("/experiments/{experiment_id}/cancel")
-def cancel(experiment_id: str, context: ContextDep, owner: OwnerDep) -> ExperimentBody:
+def cancel(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> ExperimentBody:
     """Cancel an experiment. Repeating it, or cancelling a finished one, changes nothing."""
     with context.write() as session:
         owned_experiment(session, experiment_id, owner)
@@ -103,7 +103,7 @@ def cancel(experiment_id: str, context: ContextDep, owner: OwnerDep) -> Experime
 
 
 @router.get("/experiments/{experiment_id}/diff", response_class=PlainTextResponse)
-def diff(experiment_id: str, context: ContextDep, owner: OwnerDep) -> str:
+def diff(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> str:
     """What was changed: the experiment's codebase against the baseline, as a unified diff."""
     with context.db.read() as session:
         row = owned_experiment(session, experiment_id, owner)
@@ -140,7 +140,7 @@ def first_measurement(session: Session, experiment: schema.Experiment) -> str | 
 
 @router.get("/experiments/{experiment_id}/logs", response_class=PlainTextResponse)
 def logs(
-    experiment_id: str,
+    experiment_id: IdPath,
     request: Request,
     context: ContextDep,
     owner: OwnerDep,
@@ -173,7 +173,7 @@ def logs(
 
 @router.get("/experiments/{experiment_id}/curves")
 def curves(
-    experiment_id: str,
+    experiment_id: IdPath,
     context: ContextDep,
     owner: OwnerDep,
     max_points: Annotated[int, Query(ge=1, le=20_000)] = 500,
@@ -190,7 +190,7 @@ def curves(
 
 
 @router.get("/experiments/{experiment_id}/result")
-def result(experiment_id: str, context: ContextDep, owner: OwnerDep) -> ResultBody:
+def result(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> ResultBody:
     """The sealed result: the metric, how it compares, and its provenance per measurement."""
     with context.db.read() as session:
         row = owned_experiment(session, experiment_id, owner)
@@ -225,7 +225,7 @@ def _artifacts(session: Session, rows: Sequence[schema.Measurement]) -> list[Any
 
 @router.get("/implementations/{implementation_id}", tags=["implementations"])
 def implementation(
-    implementation_id: str, context: ContextDep, owner: OwnerDep
+    implementation_id: IdPath, context: ContextDep, owner: OwnerDep
 ) -> ImplementationBody:
     """How an idea became a codebase: every sample with its diff, patch log and tokens."""
     with context.db.read() as session:

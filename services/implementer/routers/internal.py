@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from fastapi import APIRouter, Depends
 from starlette.concurrency import run_in_threadpool
 
@@ -18,14 +16,15 @@ from assay.contracts.worker import (
     WorkerRegistration,
 )
 from assay.domain.errors import Forbidden, InvalidInput
-from assay.domain.states import AttemptState, Failure, FailureStage, MeasurementKind
+from assay.domain.metrics import LARGEST_METRIC
+from assay.domain.states import AttemptState, Failure, MeasurementKind
 from assay.storage import attempts, environments, workers
 from assay.storage.attempts import Outcome, Telemetry
 from assay.storage.objects import attempt_prefix
 from assay.telemetry.logs import keep
 from services.implementer import intake
 from services.implementer.context import Context
-from services.implementer.dependencies import ContextDep, WorkerDep, get_worker
+from services.implementer.dependencies import ContextDep, IdPath, WorkerDep, get_worker
 from services.implementer.intake import Lease
 from services.implementer.routers.transfers import small_codebase
 from services.implementer.views.measurements import worker_body
@@ -45,7 +44,7 @@ def register(request: WorkerRegistration, context: ContextDep, worker_id: Worker
 
 @router.post("/workers/{worker}/sync")
 async def sync(
-    worker: str, request: SyncRequest, context: ContextDep, worker_id: WorkerDep
+    worker: IdPath, request: SyncRequest, context: ContextDep, worker_id: WorkerDep
 ) -> SyncResponse:
     """What a worker holds against what it should hold; waits a while for news if there is none.
 
@@ -70,7 +69,9 @@ def _sync(context: Context, worker_id: str, request: SyncRequest) -> SyncRespons
 
 
 @router.post("/attempts/{attempt}/claim", status_code=204)
-def claim(attempt: str, request: ClaimRequest, context: ContextDep, worker_id: WorkerDep) -> None:
+def claim(
+    attempt: IdPath, request: ClaimRequest, context: ContextDep, worker_id: WorkerDep
+) -> None:
     """Take an assigned attempt, with the GPUs it will use."""
     keep(worker=worker_id, lease_token=request.lease_token)
     with context.write() as session:
@@ -87,7 +88,7 @@ def claim(attempt: str, request: ClaimRequest, context: ContextDep, worker_id: W
 
 @router.post("/attempts/{attempt}/progress", status_code=204)
 def progress(
-    attempt: str, request: ProgressRequest, context: ContextDep, worker_id: WorkerDep
+    attempt: IdPath, request: ProgressRequest, context: ContextDep, worker_id: WorkerDep
 ) -> None:
     """New log bytes and curve points."""
     keep(worker=worker_id, lease_token=request.lease_token)
@@ -103,7 +104,7 @@ def progress(
 
 @router.post("/attempts/{attempt}/finish")
 def finish(
-    attempt: str, request: FinishRequest, context: ContextDep, worker_id: WorkerDep
+    attempt: IdPath, request: FinishRequest, context: ContextDep, worker_id: WorkerDep
 ) -> FinishResponse:
     """The end of an attempt, committed once; repeating it gives the stored state."""
     keep(worker=worker_id, lease_token=request.lease_token)
@@ -137,9 +138,12 @@ def _metric(request: FinishRequest, name: str) -> float | None:
     if request.state != "succeeded":
         return None
     metric = request.metrics.get(name)
-    if metric is None or not math.isfinite(metric):
+    if metric is None or not abs(metric) <= LARGEST_METRIC:
         raise InvalidInput.field(
-            "/metrics", f"a success needs a finite {name!r}", "metric_missing"
+            "/metrics",
+            f"a success needs {name!r}, finite and at most {LARGEST_METRIC:g} in size; report a "
+            "failure instead",
+            "metric_missing",
         )
     return metric
 
@@ -148,9 +152,7 @@ def _outcome(request: FinishRequest, metric: float | None, prefix: str) -> Outco
     failure = request.failure
     return Outcome(
         state=AttemptState(request.state),
-        failure=Failure(
-            FailureStage(failure.stage), failure.code, failure.message, failure.retryable
-        )
+        failure=Failure(failure.stage, failure.code, failure.message, failure.retryable)
         if failure
         else None,
         infrastructure=request.infrastructure,

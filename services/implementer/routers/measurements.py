@@ -16,7 +16,15 @@ from assay.domain.states import MeasurementState
 from assay.storage import schema
 from assay.storage.rows import get
 from services.implementer import telemetry
-from services.implementer.dependencies import ContextDep, OwnerDep, PageDep
+from services.implementer.dependencies import (
+    ContextDep,
+    IdPath,
+    IdQuery,
+    NamePath,
+    NameQuery,
+    OwnerDep,
+    PageDep,
+)
 from services.implementer.paging import after, page_of
 from services.implementer.routers.experiments import owned_experiment
 from services.implementer.telemetry import Stream
@@ -30,8 +38,8 @@ def list_(
     context: ContextDep,
     owner: OwnerDep,
     page: PageDep,
-    experiment: str | None = None,
-    environment: str | None = None,
+    experiment: IdQuery = None,
+    environment: NameQuery = None,
     state: MeasurementState | None = None,
 ) -> Page[MeasurementBody]:
     """Measurements, oldest first. Those of the baseline belong to whoever asked first."""
@@ -79,7 +87,7 @@ def visible_measurement(session: Session, measurement_id: str, owner: str) -> sc
 
 
 @router.get("/measurements/{measurement_id}")
-def read(measurement_id: str, context: ContextDep, owner: OwnerDep) -> MeasurementBody:
+def read(measurement_id: IdPath, context: ContextDep, owner: OwnerDep) -> MeasurementBody:
     """One scored execution of a codebase, with its attempts and provenance."""
     with context.db.read() as session:
         return measurement_body(session, visible_measurement(session, measurement_id, owner))
@@ -87,7 +95,7 @@ def read(measurement_id: str, context: ContextDep, owner: OwnerDep) -> Measureme
 
 @router.get("/measurements/{measurement_id}/logs", response_class=PlainTextResponse)
 def logs(
-    measurement_id: str,
+    measurement_id: IdPath,
     context: ContextDep,
     owner: OwnerDep,
     stream: Stream = "train",
@@ -103,7 +111,7 @@ def logs(
 
 @router.get("/measurements/{measurement_id}/system")
 def system(
-    measurement_id: str,
+    measurement_id: IdPath,
     context: ContextDep,
     owner: OwnerDep,
     max_points: Annotated[int, Query(ge=1, le=20_000)] = 500,
@@ -120,7 +128,9 @@ def system(
     response_class=Response,
     responses={200: {"content": {"application/octet-stream": {}}}},
 )
-def artifact(measurement_id: str, name: str, context: ContextDep, owner: OwnerDep) -> Response:
+def artifact(
+    measurement_id: IdPath, name: NamePath, context: ContextDep, owner: OwnerDep
+) -> Response:
     """A stored file. It was written by the codebase: treat it as hostile."""
     with context.db.read() as session:
         visible_measurement(session, measurement_id, owner)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from pydantic import BeforeValidator
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from assay.contracts.base import ShortName
 from assay.contracts.batch import Funnel, Usage
 from assay.contracts.report import (
     Execution,
@@ -27,12 +30,22 @@ from assay.domain.metrics import Direction
 from assay.domain.rounding import shown, shown_or_none, whole
 from assay.storage import environments, funnel, schema
 from assay.storage.funnel import Key, Line, Scope, Spent, Stages
-from services.implementer.dependencies import MAX_PAGE, ContextDep, OwnerDep
+from services.implementer.dependencies import MAX_PAGE, ContextDep, IdQuery, NameQuery, OwnerDep
 from services.implementer.routers.searches import owned_search
 from services.implementer.views.batches import dollars
 from services.implementer.views.environments import is_worn
 
 router = APIRouter(tags=["reports"])
+
+
+def _only_a_day(value: object) -> object:
+    # Pydantic would also take seconds since 1970 for a day.
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value) is None:
+        raise ValueError("must be a day as YYYY-MM-DD")
+    return value
+
+
+Day = Annotated[date, BeforeValidator(_only_a_day)]
 _CENTS = Decimal("0.000001")
 
 
@@ -40,14 +53,13 @@ _CENTS = Decimal("0.000001")
 def execution(
     context: ContextDep,
     owner: OwnerDep,
-    environment: str | None = None,
+    environment: NameQuery = None,
     batch: Annotated[
-        list[str] | None, Query(max_length=MAX_PAGE, description="Only these; may be repeated.")
+        list[ShortName] | None,
+        Query(max_length=MAX_PAGE, description="Only these; may be repeated."),
     ] = None,
-    search: str | None = None,
-    since: Annotated[
-        date | None, Query(description="Only batches from this day on (UTC).")
-    ] = None,
+    search: IdQuery = None,
+    since: Annotated[Day | None, Query(description="Only batches from this day on (UTC).")] = None,
 ) -> ExecutionReport:
     """How many ideas came to a result, per environment, profile, ideator and executor."""
     start = datetime.combine(since, time(), UTC) if since else None

@@ -21,7 +21,7 @@ from assay.storage.batches import Similar
 from assay.storage.rows import get
 from services.implementer import novelty, submission
 from services.implementer.context import Context
-from services.implementer.dependencies import ContextDep, KeyDep, OwnerDep, PageDep
+from services.implementer.dependencies import ContextDep, IdPath, KeyDep, OwnerDep, PageDep
 from services.implementer.paging import after, page_of
 from services.implementer.views.batches import batch_body
 from services.implementer.views.measurements import epoch_body, search_body
@@ -77,20 +77,20 @@ def list_(context: ContextDep, owner: OwnerDep, page: PageDep) -> Page[SearchBod
 
 
 @router.get("/searches/{search_id}")
-def read(search_id: str, context: ContextDep, owner: OwnerDep) -> SearchBody:
+def read(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> SearchBody:
     """A search, with the best so far per finished epoch."""
     with context.db.read() as session:
         return search_body(context, session, owned_search(session, search_id, owner))
 
 
 @router.post("/searches/{search_id}/cancel")
-def cancel(search_id: str, context: ContextDep, owner: OwnerDep) -> SearchBody:
+def cancel(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> SearchBody:
     """Cancel a search and the batches of its epochs. Repeating it changes nothing."""
     return _end(search_id, context, owner, SearchState.CANCELLED)
 
 
 @router.post("/searches/{search_id}/finish")
-def finish(search_id: str, context: ContextDep, owner: OwnerDep) -> SearchBody:
+def finish(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> SearchBody:
     """Say that no further epoch will come. Repeating it changes nothing."""
     return _end(search_id, context, owner, SearchState.FINISHED)
 
@@ -103,7 +103,7 @@ def _end(search_id: str, context: ContextDep, owner: str, state: SearchState) ->
 
 
 @router.get("/searches/{search_id}/epochs")
-def list_epochs(search_id: str, context: ContextDep, owner: OwnerDep) -> Page[EpochBody]:
+def list_epochs(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> Page[EpochBody]:
     """All epochs of a search, with their ideas, in order."""
     with context.db.read() as session:
         owned_search(session, search_id, owner)
@@ -117,7 +117,7 @@ def list_epochs(search_id: str, context: ContextDep, owner: OwnerDep) -> Page[Ep
     responses={200: {"description": "The same ideas were stored before.", "model": EpochBody}},
 )
 def put_epoch(
-    search_id: str,
+    search_id: IdPath,
     number: Number,
     request: EpochRequest,
     context: ContextDep,
@@ -140,7 +140,7 @@ def put_epoch(
     responses={200: {"description": "It was submitted before.", "model": BatchBody}},
 )
 def submit_epoch(
-    search_id: str,
+    search_id: IdPath,
     number: Number,
     context: ContextDep,
     owner: OwnerDep,

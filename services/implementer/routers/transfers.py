@@ -11,28 +11,38 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
-from assay.contracts.worker import INLINE_BYTES, ManifestEntry, UploadRequest, UploadTarget
+from assay.contracts.worker import (
+    INLINE_BYTES,
+    ManifestEntry,
+    Token,
+    UploadRequest,
+    UploadTarget,
+)
 from assay.domain.errors import AssayError, InvalidInput
 from assay.storage import attempts
 from assay.storage.logs import Piece
 from assay.storage.objects import CHUNK, ObjectStore, Upload, bundle_key, codebase_key
 from services.implementer import intake
 from services.implementer.context import Context
-from services.implementer.dependencies import ContextDep, WorkerDep, get_worker
+from services.implementer.dependencies import ContextDep, IdPath, WorkerDep, get_worker
 from services.implementer.intake import FILE_NAME, MANIFEST, Lease
 from services.implementer.telemetry import Stream
 
 router = APIRouter(tags=["worker"], include_in_schema=False, dependencies=[Depends(get_worker)])
 Sha256 = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 FileName = Annotated[str, Path(pattern=FILE_NAME)]
-LeaseToken = Annotated[int, Query()]
+LeaseToken = Annotated[Token, Query()]
 #: Of a log, at most so much comes in one request.
 LOG_BYTES = 8 << 20
 
 
 @router.post("/attempts/{attempt}/artifacts/{name}/upload")
 def upload_target(
-    attempt: str, name: FileName, request: UploadRequest, context: ContextDep, worker_id: WorkerDep
+    attempt: IdPath,
+    name: FileName,
+    request: UploadRequest,
+    context: ContextDep,
+    worker_id: WorkerDep,
 ) -> UploadTarget:
     """Where to PUT a file of an attempt: at the store, or (without a URL) here."""
     _check_name(name)
@@ -46,7 +56,7 @@ def upload_target(
 
 @router.put("/attempts/{attempt}/artifacts/{name}")
 async def put_artifact(
-    attempt: str,
+    attempt: IdPath,
     name: FileName,
     request: Request,
     context: ContextDep,
@@ -91,7 +101,7 @@ def _check_size(size: int, context: Context) -> None:
 
 @router.put("/attempts/{attempt}/logs/{stream}", status_code=204)
 async def put_log(
-    attempt: str,
+    attempt: IdPath,
     stream: Stream,
     request: Request,
     context: ContextDep,

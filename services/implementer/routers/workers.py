@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Path
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
+from assay.contracts.base import Name
 from assay.contracts.worker import AdmitRequest, AdmittedBody, CordonRequest, WorkerBody
 from assay.domain.errors import Conflict, NotFound
 from assay.storage import cordons, schema, workers
@@ -16,7 +17,7 @@ from services.implementer.dependencies import ContextDep, get_administrator, get
 from services.implementer.views.measurements import worker_body
 
 router = APIRouter(tags=["workers"])
-WorkerName = Annotated[str, Path(description="A worker's id or name.", max_length=200)]
+WorkerName = Annotated[Name, Path(description="A worker's id or name.")]
 _ADMINISTRATOR = [Depends(get_administrator)]
 
 

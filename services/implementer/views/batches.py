@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 from assay.contracts.batch import (
     BaselineSummary,
     BatchBody,
-    BatchOptions,
     BestSummary,
     CallBody,
     Counts,
@@ -56,7 +55,7 @@ def batch_body(context: Context, session: Session, batch: schema.Batch) -> Batch
             pending=yardstick.pending,
         ),
         best=best(session, [batch.id], yardstick.metric.direction),
-        options=BatchOptions.model_validate(batch.options),
+        options=caps.options_of(batch),
         search=batch.search_id,
         epoch=batch.epoch,
         metadata=batch.labels,
@@ -105,7 +104,7 @@ def _counts(session: Session, batch_id: str) -> tuple[Counts, Funnel]:
 
 def _caps(context: Context, session: Session, batch: schema.Batch) -> list[CapBody]:
     """The caps of a batch, with what counts against them."""
-    options = BatchOptions.model_validate(batch.options)
+    options = caps.options_of(batch)
     payer = Payer(batch.owner, batch.id, batch.search_id, "")
     allowed = caps.all_of(session, payer, options, context.settings.caps)
     found = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import NamedTuple
 
 from sqlalchemy import select
@@ -13,7 +12,6 @@ from sqlalchemy.orm import Session
 
 from assay.contracts.base import FailureBody
 from assay.contracts.batch import (
-    BatchOptions,
     ComparisonBody,
     ExperimentBody,
     IdeaBody,
@@ -21,10 +19,10 @@ from assay.contracts.batch import (
     SimilarBody,
 )
 from assay.contracts.environment import MetricSpec
-from assay.domain.metrics import Sample, compare, improvement, reward
+from assay.domain.metrics import Sample, compare, improvement, mean, reward
 from assay.domain.rounding import shown, shown_metrics, shown_or_none, whole
 from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState
-from assay.storage import disclosure, environments, measurements, repairs, schema
+from assay.storage import caps, disclosure, environments, measurements, repairs, schema
 from assay.storage.rows import get
 
 _TERMINAL = {s.value for s in TERMINAL_EXPERIMENT}
@@ -43,7 +41,7 @@ class Yardstick:
         """The baseline of a batch: the seeds it asked for, on its hardware class."""
         environment = get(session, schema.Environment, batch.environment_id, "environment")
         manifest = environments.manifest(session, batch.environment_id)
-        wanted = BatchOptions.model_validate(batch.options).baseline_seeds
+        wanted = caps.options_of(batch).baseline_seeds
         values = measurements.baseline_values(
             session, environment, batch.profile, batch.hardware_class, wanted
         )
@@ -200,7 +198,7 @@ def _body(row: schema.Experiment, yardstick: Yardstick, related: _Related) -> Ex
     metrics = [shown_metrics(m.metrics) for m in measured if name and m.metrics]
     confirmed = [found[name] for found in metrics if name and name in found]
     succeeded = row.state == ExperimentState.SUCCEEDED.value
-    metric = shown(fmean(rounded)) if succeeded and rounded else None
+    metric = shown(mean(rounded)) if succeeded and rounded else None
     twins = related.sharing.get((row.batch_id, row.codebase_id or ""), [])
     return ExperimentBody(
         id=row.id,
@@ -217,7 +215,7 @@ def _body(row: schema.Experiment, yardstick: Yardstick, related: _Related) -> Ex
         repairs=related.repairs.get(row.id, []),
         metric_name=yardstick.metric.name,
         metric=metric,
-        confirmed=shown(fmean(confirmed)) if succeeded and confirmed else None,
+        confirmed=shown(mean(confirmed)) if succeeded and confirmed else None,
         reward=reward(yardstick.metric.reward, metric),
         comparison=yardstick.compare(values, metric) if succeeded else None,
         seconds=sum(map(whole, seconds)) if seconds else None,

@@ -15,13 +15,12 @@ from assay.contracts.batch import (
     MeasurementBody,
     SampleBody,
 )
-from assay.contracts.caps import Spending
 from assay.contracts.search import BestOfEpoch, EpochBody, SearchBody
 from assay.contracts.worker import Device, WorkerBody
 from assay.domain.metrics import Direction, is_better
 from assay.domain.rounding import shown_metrics, shown_provenance
 from assay.domain.states import EpochState
-from assay.storage import environments, samples, schema, searches
+from assay.storage import caps, environments, samples, schema, searches
 from services.implementer.context import Context
 from services.implementer.views.batches import batch_body, dollars, usage
 
@@ -191,7 +190,7 @@ def search_body(context: Context, session: Session, row: schema.Search) -> Searc
         executor=row.executor,
         hardware_class=row.hardware_class,
         config=row.config,
-        caps=Spending.model_validate(row.caps),
+        caps=caps.spending_of(row),
         state=row.state,
         epochs_finished=len(finished),
         best=_best_by_epoch(context, session, finished, direction),

@@ -1,18 +1,40 @@
-"""Base models: strict about what comes in, tolerant about what comes back."""
+"""Base models and bounded types: strict about what comes in, tolerant about what comes back.
+
+Every number, text, list and object of a `Request` is bounded, so that no request can store what a
+database cannot keep or what makes an answer huge. `tests/operations/test_extremes.py` refuses a
+field without bounds.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import re
+from decimal import ROUND_DOWN, Decimal
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    WithJsonSchema,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
 
 class Request(BaseModel):
-    """A body sent to the API. Unknown fields are errors."""
+    """A body sent to the API. Unknown fields are errors, and so are values of another type.
 
-    model_config = ConfigDict(extra="forbid")
+    Non-finite numbers travel as the strings "NaN", "Infinity" and "-Infinity", never as null.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, ser_json_inf_nan="strings")
 
 
 class Resource(BaseModel):
@@ -29,6 +51,18 @@ class Resource(BaseModel):
         return body
 
 
+#: The largest integer that every database keeps.
+MAX_INTEGER = 2**63 - 1
+#: The largest sum of money: in billionths of a dollar, ten of them fit a 64-bit integer.
+MAX_DOLLARS = 10**9
+#: The most hours of GPUs that a cap can name: a hundred thousand GPUs for a year.
+MAX_GPU_HOURS = 10**9
+MAX_DEPTH = 32
+MAX_OBJECT_BYTES = 64 << 10
+MAX_OBJECT_FIELDS = 1_000
+T = TypeVar("T")
+
+
 def _no_nul(text: str) -> str:
     if "\x00" in text:
         raise ValueError("must not contain NUL bytes; remove them")
@@ -39,32 +73,191 @@ def _no_nul(text: str) -> str:
     return text
 
 
-def _storable(value: Any) -> Any:
-    """Every database must be able to keep a document: no NUL, no NaN, no lone surrogate."""
-    if isinstance(value, str):
-        return _no_nul(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError("must not contain NaN or infinite numbers")
-    if isinstance(value, dict):
-        return {_no_nul(str(name)): _storable(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_storable(item) for item in value]
+class _Storable:
+    """A text that every database can keep: no NUL character, no lone surrogate."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(_no_nul, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        described = handler(schema)
+        described.setdefault("pattern", r"^[^\u0000]*$")
+        return described
+
+
+#: A text without a bound of its own: give it one where it is used.
+Text = Annotated[str, _Storable()]
+Name = Annotated[str, Field(min_length=1, max_length=200), _Storable()]
+#: A name that is a column of 64 characters.
+ShortName = Annotated[str, Field(min_length=1, max_length=64), _Storable()]
+#: A sentence or a traceback's last line, for people.
+Message = Annotated[str, Field(max_length=4_000), _Storable()]
+
+
+class Named:
+    """An object whose names are not known beforehand: its schema bounds each of them."""
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        described = handler(schema)
+        # Pydantic describes values only under names that match the pattern, and allows all others.
+        for pattern, values in described.pop("patternProperties", {}).items():
+            described.setdefault("propertyNames", {})["pattern"] = pattern
+            described["additionalProperties"] = values
+        return described
+
+
+Metadata = Annotated[
+    dict[
+        Annotated[str, Field(max_length=64), _Storable()],
+        Annotated[str, Field(max_length=512), _Storable()],
+    ],
+    Field(max_length=16),
+    Named(),
+]
+
+
+def _json_value(value: Any) -> None:
+    """Raises ValueError: a database cannot keep the value, or it is nested too deeply."""
+    waiting: list[tuple[Any, int]] = [(value, 1)]
+    while waiting:
+        item, depth = waiting.pop()
+        if depth > MAX_DEPTH:
+            raise ValueError(f"must be nested at most {MAX_DEPTH} levels deep; flatten it")
+        if isinstance(item, str):
+            _no_nul(item)
+        elif isinstance(item, float) and not math.isfinite(item):
+            raise ValueError("must not contain NaN or infinite numbers; write them as text")
+        elif isinstance(item, int) and abs(item) >= 2**64:
+            raise ValueError("must not contain integers beyond 64 bits; write them as text")
+        elif isinstance(item, dict):
+            for name, below in item.items():
+                _no_nul(str(name))
+                waiting.append((below, depth + 1))
+        elif isinstance(item, list | tuple):
+            waiting.extend((below, depth + 1) for below in item)
+
+
+def _json_object(value: dict[str, Any]) -> dict[str, Any]:
+    _json_value(value)
+    try:
+        size = len(json.dumps(value, ensure_ascii=False).encode())
+    except TypeError as error:
+        raise ValueError(f"must hold JSON values only: {error}") from None
+    if size > MAX_OBJECT_BYTES:
+        raise ValueError(
+            f"is {size} bytes as JSON, more than {MAX_OBJECT_BYTES}; store large data elsewhere"
+        )
     return value
 
 
-Text = Annotated[str, AfterValidator(_no_nul)]
-JsonObject = Annotated[dict[str, Any], AfterValidator(_storable)]
-#: The largest integer that every database keeps.
-MAX_INTEGER = 2**63 - 1
-T = TypeVar("T")
-
-Name = Annotated[
-    str,
-    AfterValidator(_no_nul),
-    Field(min_length=1, max_length=200),
+JsonObject = Annotated[
+    dict[str, Any],
+    Field(max_length=MAX_OBJECT_FIELDS),
+    AfterValidator(_json_object),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "additionalProperties": True,
+            "maxProperties": MAX_OBJECT_FIELDS,
+            "description": f"At most {MAX_OBJECT_BYTES >> 10} KiB as JSON, nested at most "
+            f"{MAX_DEPTH} levels deep.",
+        }
+    ),
 ]
-#: A name that is a column of 64 characters.
-ShortName = Annotated[Text, Field(min_length=1, max_length=64)]
+
+
+def _read_integer(value: Any) -> Any:
+    # JSON has one kind of number: 5.0 is an integer there.
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+#: Reads a whole number. In `Annotated` it comes after the bounds, or a schema would not show them.
+READ_INTEGER = BeforeValidator(_read_integer)
+#: A whole number. Give it bounds where it is used.
+Integer = Annotated[int, READ_INTEGER]
+#: What a codebase derives its random numbers from.
+Seed = Annotated[int, Field(ge=0, le=2**31 - 1), READ_INTEGER]
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_LARGEST_FLOAT = 1.7976931348623157e308
+
+
+def _read_number(value: Any) -> Any:
+    if isinstance(value, str):
+        if value not in _SPECIAL:
+            raise ValueError('must be a number, "NaN", "Infinity" or "-Infinity"')
+        return _SPECIAL[value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError('is beyond the largest number; write "Infinity"') from None
+    return value
+
+
+#: A floating-point number; what is not finite travels as text.
+Number = Annotated[
+    float,
+    BeforeValidator(_read_number),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": -_LARGEST_FLOAT, "maximum": _LARGEST_FLOAT},
+                {"type": "string", "enum": list(_SPECIAL)},
+            ]
+        }
+    ),
+]
+
+#: From 0 to `MAX_DOLLARS`, plain or, as Decimal writes small amounts, with an exponent.
+_DOLLARS = (
+    r"^([0-9]{1,9}(\.[0-9]{1,60})?|10{9}(\.0{1,60})?|[0-9](\.[0-9]{1,60})?[eE](-[0-9]{1,3}"
+    r"|\+?[0-8]))$"
+)
+_MOST_TEXT = 80
+_BILLIONTH = Decimal("1e-9")
+
+
+def _read_dollars(value: Any) -> Decimal:
+    if isinstance(value, str):
+        is_amount = len(value) <= _MOST_TEXT and re.fullmatch(_DOLLARS, value) is not None
+    elif isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        is_amount = False
+    else:
+        is_amount = (isinstance(value, int) or math.isfinite(value)) and 0 <= value <= MAX_DOLLARS
+    if not is_amount:
+        raise ValueError(f'must be dollars from 0 to {MAX_DOLLARS}, as 12.5 or "12.50"')
+    amount = Decimal(str(value))
+    exponent = amount.as_tuple().exponent
+    if isinstance(exponent, int) and exponent < -9:
+        # A cap is never raised by rounding it.
+        return amount.quantize(_BILLIONTH, ROUND_DOWN)
+    return amount
+
+
+#: An amount of money, exact to billionths; further digits are cut off.
+Dollars = Annotated[
+    Decimal,
+    BeforeValidator(_read_dollars),
+    PlainSerializer(lambda amount: f"{amount:f}", return_type=str, when_used="json"),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0, "maximum": MAX_DOLLARS},
+                {"type": "string", "pattern": _DOLLARS, "maxLength": _MOST_TEXT},
+            ]
+        }
+    ),
+]
+GpuHours = Annotated[float, Field(ge=0, le=MAX_GPU_HOURS, allow_inf_nan=False)]
+
+
+BASE64 = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
 
 class Page(Resource, Generic[T]):

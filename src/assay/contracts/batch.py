@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
-from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
 from assay.contracts.base import (
+    READ_INTEGER,
+    Dollars,
     FailureBody,
+    GpuHours,
+    Integer,
+    Metadata,
     Name,
     Request,
     Resource,
+    Seed,
     ShortName,
     Text,
 )
@@ -20,18 +25,24 @@ from assay.contracts.caps import CapBody
 
 MAX_IDEA_BYTES = 64 * 1024
 MAX_IDEAS = 10_000
+#: Characters of what a model thought before it wrote an idea.
+MAX_THINKING = 512 << 10
 
 Operator = Literal["seed", "exploit", "explore"]
 Sampling = Literal["staged", "paper"]
 Preflight = Literal["off", "compile", "smoke"]
 Novelty = Literal["allow", "warn", "skip"]
-Count = Annotated[int, Field(ge=0)]
 
 
 class IdeaRequest(Request):
     """A natural-language proposal."""
 
-    text: Text = Field(description="The idea; `[Experiment] … [Code Changes] …` is understood.")
+    text: Text = Field(
+        min_length=1,
+        max_length=MAX_IDEA_BYTES,
+        description="The idea; `[Experiment] … [Code Changes] …` is understood. At most "
+        f"{MAX_IDEA_BYTES} bytes in UTF-8.",
+    )
     client_key: Name | None = Field(
         None, description="The submitter's own name for the idea, unique in the batch."
     )
@@ -39,7 +50,9 @@ class IdeaRequest(Request):
     parents: list[ShortName] = Field(
         [], max_length=64, description="Experiments this idea builds on."
     )
-    thinking: Text | None = Field(None, description="Kept beside the idea; never executed.")
+    thinking: Annotated[Text, Field(max_length=MAX_THINKING)] | None = Field(
+        None, description="Kept beside the idea; never executed."
+    )
 
     @field_validator("text")
     @classmethod
@@ -55,8 +68,8 @@ class IdeaRequest(Request):
 class BatchOptions(Request):
     """How a batch is implemented and measured."""
 
-    samples: int = Field(10, ge=1, le=64, description="Diffs asked for per idea, at most.")
-    revisions: int = Field(2, ge=0, le=10, description="Self-revisions per sample.")
+    samples: Integer = Field(10, ge=1, le=64, description="Diffs asked for per idea, at most.")
+    revisions: Integer = Field(2, ge=0, le=10, description="Self-revisions per sample.")
     sampling: Sampling = Field(
         "staged", description="`staged` widens as needed; `paper` starts all samples at once."
     )
@@ -65,25 +78,24 @@ class BatchOptions(Request):
         description="What a codebase must pass before it is measured; `smoke` also starts it, "
         "for seconds, on a worker without GPUs.",
     )
-    repairs: int = Field(
+    repairs: Integer = Field(
         1,
         ge=0,
         le=3,
         description="How often a codebase that crashes early in training is sent back to its "
         "model with the traceback.",
     )
-    seeds: list[Annotated[int, Field(ge=0, le=2**31 - 1)]] = Field(
+    seeds: list[Seed] = Field(
         [0], min_length=1, max_length=64, description="One measurement per seed and idea."
     )
-    baseline_seeds: int = Field(
+    baseline_seeds: Integer = Field(
         5, ge=0, le=64, description="The baseline is measured on this many seeds, once."
     )
-    max_cost_usd: Decimal | None = Field(
-        None, ge=0, description="No new model call starts once this is spent."
+    max_cost_usd: Dollars | None = Field(
+        None, description="No new model call starts once this is spent."
     )
-    max_gpu_hours: float | None = Field(
+    max_gpu_hours: GpuHours | None = Field(
         None,
-        ge=0,
         description="No new measurement is asked for beyond this; a running one counts "
         "with its budget.",
     )
@@ -95,7 +107,7 @@ class BatchOptions(Request):
     novelty_threshold: float = Field(
         0.8, gt=0, le=1, description="Jaccard similarity of words from which ideas are alike."
     )
-    priority: int = Field(0, ge=-100, le=100)
+    priority: Integer = Field(0, ge=-100, le=100)
     allow_unisolated: bool = Field(
         False, description="Let model-written code start on a worker without isolation."
     )
@@ -115,11 +127,9 @@ class BatchRequest(Request):
         None, description="What to measure on; by default what the live workers have."
     )
     options: BatchOptions = BatchOptions()
-    search: Text | None = Field(None, description="The search this batch is an epoch of.")
-    epoch: Annotated[int, Field(ge=0, le=10_000)] | None = None
-    metadata: dict[
-        Annotated[Text, Field(max_length=64)], Annotated[Text, Field(max_length=512)]
-    ] = Field({}, max_length=16)
+    search: ShortName | None = Field(None, description="The search this batch is an epoch of.")
+    epoch: Annotated[int, Field(ge=0, le=10_000), READ_INTEGER] | None = None
+    metadata: Metadata = {}
 
 
 class Counts(Resource):

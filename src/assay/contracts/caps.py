@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from assay.contracts.base import Request, Resource
+from assay.contracts.base import Dollars, GpuHours, Request, Resource
 
 Scope = Literal["batch", "search", "owner", "day"]
 Kind = Literal["cost_usd", "gpu_hours"]
@@ -19,15 +19,15 @@ DAY: Scope = "day"
 class Spending(Request):
     """What may be spent; without a number, as much as it takes."""
 
-    max_cost_usd: Decimal | None = Field(None, ge=0, description="Dollars of model calls.")
-    max_gpu_hours: float | None = Field(None, ge=0, description="Hours of GPUs.")
+    max_cost_usd: Dollars | None = Field(None, description="Dollars of model calls.")
+    max_gpu_hours: GpuHours | None = Field(None, description="Hours of GPUs.")
 
 
 class OwnerSpending(Spending):
     """What an owner may spend, in all and in a day (UTC)."""
 
-    max_cost_usd_per_day: Decimal | None = Field(None, ge=0)
-    max_gpu_hours_per_day: float | None = Field(None, ge=0)
+    max_cost_usd_per_day: Dollars | None = None
+    max_gpu_hours_per_day: GpuHours | None = None
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from assay.contracts.base import Name, Resource
+from assay.contracts.base import JsonObject, Message, Name, Named, Number, Resource, Text
 from assay.domain.metrics import Direction, RewardKind
 from assay.domain.rounding import DEFAULT_BITS
+
+#: A file of a codebase, or a pattern of files.
+FileName = Annotated[Text, Field(min_length=1, max_length=1_000)]
+#: A piece of code, or a statement for people.
+Passage = Annotated[Text, Field(max_length=256 << 10)]
+Argument = Annotated[Text, Field(max_length=4_000)]
+#: A year: more than any budget, and little enough to add to a date.
+Seconds = Annotated[float, Field(gt=0, le=366 * 86_400, allow_inf_nan=False)]
+Gigabytes = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+_MAX_COUNT = 2**53
 
 
 class Manifest(BaseModel):
@@ -21,10 +31,10 @@ class MetricSpec(Manifest):
     """What is measured, which way it improves, and the reward it becomes."""
 
     name: Name
-    unit: str = ""
+    unit: Annotated[Text, Field(max_length=64)] = ""
     direction: Direction
     reward: RewardKind = RewardKind.IDENTITY
-    bound: float | None = Field(
+    bound: Number | None = Field(
         None, description="A result better than this is implausible and does not count."
     )
     confirmed: Name | None = Field(
@@ -37,36 +47,38 @@ class MetricSpec(Manifest):
 class CodebaseSpec(Manifest):
     """Which files of `codebase/` no diff may touch (globs)."""
 
-    protected: tuple[str, ...] = ()
+    protected: tuple[FileName, ...] = Field((), max_length=1_000)
 
 
 class EntryPoints(Manifest):
     """Commands inside the sandbox; `python` means the worker's interpreter."""
 
-    train: tuple[str, ...] = Field(min_length=1)
-    predict: tuple[str, ...] | None = None
+    train: tuple[Argument, ...] = Field(min_length=1, max_length=256)
+    predict: tuple[Argument, ...] | None = Field(None, max_length=256)
 
 
 class Budget(Manifest):
     """What a measurement may use. `seconds` is wall clock, measured by the worker."""
 
-    seconds: float = Field(gt=0)
-    evaluation_seconds: float = Field(60, gt=0)
-    cpu_seconds: float | None = Field(None, gt=0, description="CPU time of training, if capped.")
-    tokens: int | None = Field(None, gt=0)
-    steps: int | None = Field(None, gt=0)
+    seconds: Seconds
+    evaluation_seconds: Seconds = 60
+    cpu_seconds: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)] | None = Field(
+        None, description="CPU time of training, if capped."
+    )
+    tokens: int | None = Field(None, gt=0, le=_MAX_COUNT)
+    steps: int | None = Field(None, gt=0, le=_MAX_COUNT)
 
 
 class Profile(Manifest):
     """A size at which an environment runs."""
 
-    description: str = ""
-    cpus: int = Field(1, ge=1)
-    gpus: int = Field(0, ge=0)
-    memory_gb: float = Field(2.0, gt=0)
-    disk_gb: float = Field(0.5, gt=0, description="What training may write; also its artifact.")
+    description: Message = ""
+    cpus: int = Field(1, ge=1, le=1 << 20)
+    gpus: int = Field(0, ge=0, le=1 << 20)
+    memory_gb: Gigabytes = 2.0
+    disk_gb: Gigabytes = Field(0.5, description="What training may write; also its artifact.")
     budget: Budget
-    config: dict[str, Any] = {}
+    config: JsonObject = {}
 
     @property
     def memory_bytes(self) -> int:
@@ -90,8 +102,8 @@ class SmokeSpec(Manifest):
         description="A profile without GPUs; by default `tiny`, else the one of the smallest "
         "budget.",
     )
-    seconds: float = Field(
-        20, gt=0, description="A training that is still alive after so much wall clock has passed."
+    seconds: Seconds = Field(
+        20, description="A training that is still alive after so much wall clock has passed."
     )
 
     def cut(self, profile: Profile) -> Profile:
@@ -108,50 +120,51 @@ class KnobSpec(Manifest):
     """A single-line edit with alternatives, for the `offline:` ideator."""
 
     name: Name
-    title: str = ""
-    file: str
-    line: str
-    values: tuple[str, ...] = Field(min_length=1)
+    title: Message = ""
+    file: FileName
+    line: Passage
+    values: tuple[Passage, ...] = Field(min_length=1, max_length=1_000)
 
 
 class RecipeEdit(Manifest):
     """Replace a text that stands exactly once in a file."""
 
-    file: str
-    search: str
-    replace: str
+    file: FileName
+    search: Passage
+    replace: Passage
 
 
 class RecipeSpec(Manifest):
     """A multi-line edit, for the `offline:` ideator."""
 
     name: Name
-    title: str
+    title: Message
     kind: Literal["edit", "misfit", "crash", "control"] = "edit"
-    edits: tuple[RecipeEdit, ...] = Field(min_length=1)
+    edits: tuple[RecipeEdit, ...] = Field(min_length=1, max_length=1_000)
 
 
 class EnvironmentManifest(Manifest):
     """`environment.toml`: a research problem."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
-    title: str
-    problem: str
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$", max_length=63)
+    title: Message
+    problem: Passage
     metric: MetricSpec
     codebase: CodebaseSpec = CodebaseSpec()
     entry_points: EntryPoints
-    profiles: dict[str, Profile]
+    profiles: Annotated[dict[Name, Profile], Named()] = Field(max_length=1_000)
     # A process that knows no smokes refuses the key, so it is stored only where it says something.
     smoke: SmokeSpec = Field(SmokeSpec(), exclude_if=lambda smoke: smoke == SmokeSpec())
     # The same holds for this key.
     held_out_bits: int = Field(
         DEFAULT_BITS,
         gt=0,
+        le=_MAX_COUNT,
         exclude_if=lambda bits: bits == DEFAULT_BITS,
         description="Bits that results may show about a held-out split before it counts as worn.",
     )
-    knobs: tuple[KnobSpec, ...] = ()
-    recipes: tuple[RecipeSpec, ...] = ()
+    knobs: tuple[KnobSpec, ...] = Field((), max_length=1_000)
+    recipes: tuple[RecipeSpec, ...] = Field((), max_length=1_000)
 
     @model_validator(mode="after")
     def _has_a_profile(self) -> EnvironmentManifest:

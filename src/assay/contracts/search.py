@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from assay.contracts.base import JsonObject, Name, Request, Resource, ShortName, Text
+from assay.contracts.base import (
+    Integer,
+    JsonObject,
+    Metadata,
+    Name,
+    Request,
+    Resource,
+    Seed,
+    ShortName,
+)
 from assay.contracts.batch import MAX_IDEAS, IdeaRequest
 from assay.contracts.caps import Spending
 
@@ -18,17 +27,17 @@ class SearchRequest(Request):
     environment: Name
     profile: Name
     strategy: ShortName
-    seed: int = Field(0, ge=0, le=2**31 - 1)
-    epochs: int = Field(ge=1, le=10_000, description="Rounds after which the search is finished.")
-    batch_size: int = Field(ge=1, le=MAX_IDEAS)
+    seed: Seed = 0
+    epochs: Integer = Field(
+        ge=1, le=10_000, description="Rounds after which the search is finished."
+    )
+    batch_size: Integer = Field(ge=1, le=MAX_IDEAS)
     ideator: Name = "offline:ideator"
     executor: Name = "offline:literal"
     hardware_class: ShortName | None = None
     config: JsonObject = {}
     caps: Spending = Field(Spending(), description="For all its epochs together.")
-    metadata: dict[
-        Annotated[Text, Field(max_length=64)], Annotated[Text, Field(max_length=512)]
-    ] = Field({}, max_length=16)
+    metadata: Metadata = {}
 
 
 class EpochRequest(Request):

@@ -8,15 +8,18 @@ answered with 409 `fenced`, and the worker discards the work.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from assay.contracts.base import (
+    BASE64,
     MAX_INTEGER,
-    FailureBody,
     JsonObject,
+    Message,
     Name,
+    Named,
+    Number,
     Request,
     Resource,
     ShortName,
@@ -25,6 +28,22 @@ from assay.contracts.base import (
 from assay.domain.states import FailureStage
 
 Token = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
+#: What a worker can hold at once; SQLite bounds the variables of a statement to three times that.
+MAX_HELD = 10_000
+MAX_DEVICES = 1_024
+#: Of one report. A worker sends 2,000 points and 256 KiB of each log at once.
+MAX_POINTS = 10_000
+MAX_PIECES = 16
+MAX_PIECE_BYTES = 4 << 20
+MAX_VALUES = 1_024
+MAX_ARTIFACTS = 1_000
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", min_length=64, max_length=64)]
+#: Name → number. A worker keeps 64 of a line of the codebase's metrics file.
+Values = Annotated[
+    dict[Annotated[Text, Field(min_length=1, max_length=200)], Number],
+    Field(max_length=MAX_VALUES),
+    Named(),
+]
 
 
 class Device(Request):
@@ -38,7 +57,7 @@ class Device(Request):
 class HeldAttempt(Request):
     """An attempt the worker holds."""
 
-    attempt: Text
+    attempt: ShortName
     lease_token: Token
 
 
@@ -46,19 +65,21 @@ class WorkerRegistration(Request):
     """A worker that has started. A new `incarnation` means that nothing of the old one lives."""
 
     name: Name
-    incarnation: Name
+    incarnation: ShortName
     cpus: int = Field(ge=1, le=1 << 20)
     gpus: int = Field(0, ge=0, le=1 << 20)
     memory_bytes: int = Field(ge=1, le=MAX_INTEGER)
     hardware_class: ShortName
     sandbox: ShortName
     isolated: bool
-    guarantees: dict[Text, bool] = {}
+    guarantees: Annotated[dict[ShortName, bool], Named()] = Field({}, max_length=64)
     info: JsonObject = {}
-    devices: list[Device] = []
-    version: str = Field("", max_length=64, description="Of the worker's software.")
+    devices: list[Device] = Field([], max_length=MAX_DEVICES)
+    version: Text = Field("", max_length=64, description="Of the worker's software.")
     adopted: list[HeldAttempt] = Field(
-        [], description="Attempts of the old incarnation that still run and are looked after."
+        [],
+        max_length=MAX_HELD,
+        description="Attempts of the old incarnation that still run and are looked after.",
     )
 
 
@@ -111,7 +132,7 @@ class AdmittedBody(Resource):
 class CordonRequest(Request):
     """A worker is given no new work."""
 
-    reason: Text = "by an operator"
+    reason: Message = "by an operator"
     seconds: float | None = Field(
         None, gt=0, le=1e8, description="For so long; without it, until it is uncordoned."
     )
@@ -120,7 +141,7 @@ class CordonRequest(Request):
 class SyncRequest(Request):
     """Everything the worker holds; what is missing here, it does not run."""
 
-    incarnation: Name
+    incarnation: ShortName
     number: int = Field(
         0,
         ge=0,
@@ -128,7 +149,7 @@ class SyncRequest(Request):
         description="Counts up with every sync of a process, so that a late one is known to be "
         "old; 0 from workers that do not count.",
     )
-    held: list[HeldAttempt] = []
+    held: list[HeldAttempt] = Field([], max_length=MAX_HELD)
     draining: bool = False
     usable_gpus: int | None = Field(
         None, ge=0, le=1 << 20, description="GPUs in good health; without it, all."
@@ -193,7 +214,7 @@ class LeaseRequest(Request):
 class ClaimRequest(LeaseRequest):
     """An attempt is taken, with the GPUs it will use."""
 
-    devices: list[ShortName] = []
+    devices: list[ShortName] = Field([], max_length=MAX_DEVICES)
 
 
 class SystemPoint(Request):
@@ -201,39 +222,43 @@ class SystemPoint(Request):
 
     seq: int = Field(ge=0, le=2**31 - 1)
     seconds: float = Field(ge=0, le=1e9)
-    values: dict[ShortName, float]
+    values: Values
 
 
 class Point(Request):
     """A line of the codebase's metrics file."""
 
     seq: int = Field(ge=0, le=2**31 - 1)
-    step: float | None = None
-    values: dict[str, float]
+    step: Number | None = None
+    values: Values
+
+
+LogBytes = Annotated[str, Field(pattern=BASE64, max_length=MAX_PIECE_BYTES // 3 * 4 + 4)]
+InlineBytes = Annotated[str, Field(pattern=BASE64, max_length=INLINE_BYTES * 2)]
 
 
 class LogPiece(Request):
     """Bytes of a log stream at an offset (base64)."""
 
     stream: Literal["train", "score"]
-    offset: int = Field(ge=0, le=MAX_INTEGER)
-    data: str
+    offset: int = Field(ge=0, lt=1 << 62)
+    data: LogBytes
 
 
 class ProgressRequest(LeaseRequest):
     """New log bytes and points, and how far the attempt is. Repeating changes nothing."""
 
     state: Literal["running", "finalizing"] | None = None
-    logs: list[LogPiece] = []
-    points: list[Point] = []
-    system: list[SystemPoint] = []
+    logs: list[LogPiece] = Field([], max_length=MAX_PIECES)
+    points: list[Point] = Field([], max_length=MAX_POINTS)
+    system: list[SystemPoint] = Field([], max_length=MAX_POINTS)
 
 
 class UploadRequest(LeaseRequest):
     """A file is about to be stored."""
 
     bytes: int = Field(ge=0, le=MAX_INTEGER)
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: Sha256
 
 
 class UploadTarget(Resource):
@@ -248,26 +273,35 @@ class ManifestEntry(Request):
 
     name: Name
     bytes: int = Field(ge=0, le=MAX_INTEGER)
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    data: str | None = Field(
+    sha256: Sha256
+    data: InlineBytes | None = Field(
         None, description="The bytes (base64) of a small file; others are stored beforehand."
     )
+
+
+class FailureReport(Request):
+    """Where and why an attempt failed."""
+
+    stage: FailureStage = Field(strict=False)
+    code: ShortName
+    message: Message = Field(description="For a crash: the last line of the traceback.")
+    retryable: bool = False
 
 
 class FinishRequest(LeaseRequest):
     """The end of an attempt, with its last log bytes and curve points."""
 
-    logs: list[LogPiece] = []
-    points: list[Point] = []
-    system: list[SystemPoint] = []
+    logs: list[LogPiece] = Field([], max_length=MAX_PIECES)
+    points: list[Point] = Field([], max_length=MAX_POINTS)
+    system: list[SystemPoint] = Field([], max_length=MAX_POINTS)
     state: Literal["succeeded", "failed", "cancelled"]
-    failure: FailureBody | None = None
+    failure: FailureReport | None = None
     infrastructure: bool = Field(
         False, description="The failure is not the codebase's: try again elsewhere."
     )
-    metrics: dict[str, float] = {}
-    provenance: dict[str, Any] = {}
-    artifacts: list[ManifestEntry] = []
+    metrics: Values = {}
+    provenance: JsonObject = {}
+    artifacts: list[ManifestEntry] = Field([], max_length=MAX_ARTIFACTS)
     started: bool = Field(False, description="Whether the codebase was started at all.")
     seconds: float | None = Field(
         None, ge=0, le=1e9, description="Wall clock of training and evaluation."
@@ -279,8 +313,6 @@ class FinishRequest(LeaseRequest):
             raise ValueError("failure: needed for a failed attempt, and only for one")
         if self.infrastructure and self.state != "failed":
             raise ValueError("infrastructure: only a failed attempt is tried again")
-        if self.failure is not None and self.failure.stage not in set(FailureStage):
-            raise ValueError(f"failure: the stage is one of {', '.join(FailureStage)}")
         return self
 
 

@@ -40,6 +40,8 @@ class Verdict(StrEnum):
 
 
 SIGMAS_FOR_A_VERDICT = 2.0
+#: Sums and squares of numbers up to here are finite, in Python as in a database.
+LARGEST_METRIC = 1e100
 
 
 def reward(kind: RewardKind, metric: float | None) -> float:
@@ -70,6 +72,21 @@ def best(direction: Direction, values: Sequence[float]) -> float | None:
     return min(finite) if direction is Direction.MINIMIZE else max(finite)
 
 
+def mean(values: Sequence[float]) -> float:
+    """Return the mean, also of numbers whose sum is beyond the largest float."""
+    try:
+        return fmean(values)
+    except OverflowError:
+        return math.fsum(value / len(values) for value in values)
+
+
+def _spread(values: Sequence[float]) -> float:
+    try:
+        return stdev(values)
+    except OverflowError:
+        return math.inf
+
+
 @dataclass(frozen=True)
 class Sample:
     """A metric measured on `n` seeds; `spread` is the sample standard deviation (n > 1)."""
@@ -83,7 +100,7 @@ class Sample:
         """Summarise values; None when there are none."""
         if not values:
             return None
-        return cls(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+        return cls(mean(values), _spread(values) if len(values) > 1 else None, len(values))
 
 
 @dataclass(frozen=True)

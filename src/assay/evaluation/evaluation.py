@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import hashlib
-import math
 import runpy
 import time
 import traceback
@@ -21,6 +20,9 @@ from assay.evaluation import artifact as artifacts
 from assay.evaluation.checkpoints import FOLDER, Checkpoint
 from assay.evaluation.codes import InvalidAnswer, InvalidCode, Rejection
 from assay.sandbox import Limits, SandboxError, SandboxSettings
+
+#: The service refuses a larger metric: sums and squares of it would not be finite.
+_LARGEST = 1e100
 
 if TYPE_CHECKING:  # numpy is imported only by the evaluations that need it
     import numpy as np
@@ -421,7 +423,7 @@ def _checked_metrics(metrics: object, name: str) -> dict[str, float]:
         if not isinstance(key, str) or not isinstance(value, Real):
             raise TypeError(f"evaluate() returned {key!r}: {type(value).__name__}")
         checked[key] = float(value)
-        if not math.isfinite(checked[key]):
+        if not abs(checked[key]) <= _LARGEST:
             raise InvalidAnswer(Rejection.NOT_FINITE, f"{key} is {checked[key]}")
     return checked
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from assay.contracts.batch import IdeaRequest
+from assay.contracts.batch import MAX_THINKING, IdeaRequest
 from assay.contracts.environment import EnvironmentBody, RecipeSpec
 from assay.domain.errors import AssayError
 from assay.domain.hashing import derive_seed
@@ -97,5 +97,5 @@ def _as_request(idea: ProposedIdea) -> IdeaRequest:
         text=idea.text,
         operator=idea.operator,
         parents=list(idea.parents[:_PARENTS]),
-        thinking=idea.thinking or None,
+        thinking=idea.thinking[:MAX_THINKING] or None,
     )

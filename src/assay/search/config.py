@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from assay.contracts.base import Dollars
 from assay.contracts.batch import BatchOptions
 from assay.domain.errors import InvalidInput
 from assay.search.strategy import open_strategy
@@ -23,7 +24,7 @@ class SearchConfig(BaseModel):
 
     strategy: dict[str, Any] = {}
     options: BatchOptions = BatchOptions()
-    max_cost_usd: Decimal | None = Field(None, ge=0)
+    max_cost_usd: Dollars | None = None
 
     @classmethod
     def make(

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, case, func, select
 from sqlalchemy.orm import Session
 
+from assay.contracts.base import MAX_DOLLARS, MAX_GPU_HOURS
 from assay.contracts.batch import BatchOptions
 from assay.contracts.caps import DAY, Caps, Kind, Limit, OwnerSpending, Scope, Spending
 from assay.domain.states import TERMINAL_MEASUREMENT
@@ -152,12 +153,35 @@ def all_of(
     session: Session, payer: Payer, options: BatchOptions, owners: Mapping[str, OwnerSpending]
 ) -> Caps:
     """All caps that a batch is under. `owners`: those of owners by name, `*` for the others."""
-    search = session.get_one(schema.Search, payer.search).caps if payer.search else {}
     return Caps(
         batch=Spending(max_cost_usd=options.max_cost_usd, max_gpu_hours=options.max_gpu_hours),
-        search=Spending.model_validate(search),
+        search=spending_of(session.get_one(schema.Search, payer.search))
+        if payer.search
+        else Spending(),
         owner=of_owner(owners, payer.owner),
     )
+
+
+def options_of(batch: schema.Batch) -> BatchOptions:
+    """Return the options of a batch as it was submitted."""
+    return BatchOptions.model_validate(_bounded(batch.options))
+
+
+def spending_of(search: schema.Search) -> Spending:
+    """Return the caps of a search."""
+    return Spending.model_validate(_bounded(search.caps))
+
+
+def _bounded(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Stored caps within what a request may name: earlier versions stored any number, and a list
+    that shows one must still be answered."""
+    found = dict(stored)
+    cost, hours = found.get("max_cost_usd"), found.get("max_gpu_hours")
+    if cost is not None:
+        found["max_cost_usd"] = min(Decimal(cost), Decimal(MAX_DOLLARS))
+    if hours is not None:
+        found["max_gpu_hours"] = min(float(hours), float(MAX_GPU_HOURS))
+    return found
 
 
 def of_owner(owners: Mapping[str, OwnerSpending], owner: str) -> OwnerSpending:

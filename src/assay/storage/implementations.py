@@ -22,7 +22,7 @@ from assay.domain.states import (
     ExperimentState,
     Failure,
 )
-from assay.storage import calls, environments, experiments, measurements, repairs, schema
+from assay.storage import calls, caps, environments, experiments, measurements, repairs, schema
 from assay.storage.calls import Payer
 from assay.storage.database import Database
 from assay.storage.measurements import Identity, Terms
@@ -109,7 +109,7 @@ def begin(
         hardware_class=batch.hardware_class,
         executor=batch.executor,
         ideator=batch.ideator,
-        options=BatchOptions.model_validate(batch.options),
+        options=caps.options_of(batch),
         idea=idea.text,
         submitted_at=batch.created_at,
         search=batch.search_id,

@@ -10,17 +10,18 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
-from assay.contracts.base import FailureBody
 from assay.contracts.worker import (
     INLINE_BYTES,
     AttemptSpec,
     ClaimRequest,
+    FailureReport,
     FinishRequest,
     LogPiece,
     ManifestEntry,
     Point,
     ProgressRequest,
 )
+from assay.domain.states import FailureStage
 from tests.support.faults.hosts.api import Away, FleetApi, Refused
 from tests.support.faults.hosts.journal import Interval, Journal
 from tests.support.faults.hosts.options import HostOptions, Stats
@@ -275,7 +276,9 @@ class Run:
         if how == "cancelled":
             return FinishRequest(state="cancelled", **facts)
         if self._work.fails(spec.codebase):
-            failure = FailureBody(stage="train", code=FAILURE_CODE, message="told to fail")
+            failure = FailureReport(
+                stage=FailureStage.TRAIN, code=FAILURE_CODE, message="told to fail"
+            )
             return FinishRequest(state="failed", failure=failure, **facts)
         metric = await self._patiently(
             lambda: self._owner.api.metric(self._owner.token, spec.bundle)
@@ -312,7 +315,9 @@ class Run:
         return [entry]
 
     async def _give_back(self, code: str, message: str, *, started: bool = False) -> None:
-        failure = FailureBody(stage="start", code=code, message=message, retryable=True)
+        failure = FailureReport(
+            stage=FailureStage.START, code=code, message=message, retryable=True
+        )
         body = FinishRequest(
             lease_token=self.spec.lease_token,
             state="failed",
