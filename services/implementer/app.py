@@ -101,7 +101,20 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         models["Problem"] = problem
         models.pop("HTTPValidationError", None)
         models.pop("ValidationError", None)
+        for operations in described["paths"].values():
+            for operation in operations.values():
+                for parameter in operation.get("parameters", ()):
+                    parameter["schema"] = _without_null(parameter["schema"])
     return app.openapi_schema or {}
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a parameter. One that is optional may be missing, but is never null."""
+    options = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
+    if len(options) != 1:
+        return schema
+    described: dict[str, Any] = options[0]
+    return {name: value for name, value in schema.items() if name != "anyOf"} | described
 
 
 class BodyLimit:

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from assay.contracts.base import Problem, ProblemField
 from assay.domain.errors import (
@@ -36,7 +37,15 @@ _STATUS: list[tuple[type[AssayError], int, str]] = [
     (TooMany, 429, "Too many"),
     (Unavailable, 503, "Temporarily unavailable"),
 ]
+_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 _REPORTS = {"fenced": FENCED, "forbidden": FORBIDDEN}
+_UNREADABLE = (
+    "the body cannot be read: it is not UTF-8, is nested too deeply, or holds an integer of "
+    "thousands of digits"
+)
+#: What a message repeats of a request is cut: an answer must not grow with what was sent.
+_MOST_DETAIL = 4_000
+_MOST_POINTER = 200
 _RETRY_AFTER = {"Retry-After": "5"}
 
 
@@ -64,12 +73,18 @@ def answer(
         title=title,
         status=status,
         code=code,
-        detail=detail,
-        instance=request.url.path,
+        detail=_shown(detail, _MOST_DETAIL),
+        instance=_shown(request.url.path, _MOST_DETAIL),
         request_id=request_id(request),
         errors=fields or [],
     )
     return JSONResponse(problem.wire(), status, headers, MEDIA_TYPE)
+
+
+def _shown(text: str, most: int) -> str:
+    """Text that an answer can carry: at most so long, and without lone surrogates."""
+    cut = text if len(text) <= most else f"{text[: most - 1]}…"
+    return cut.encode("utf-8", "replace").decode()
 
 
 def request_id(request: Request) -> str:
@@ -101,7 +116,8 @@ def _library_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def _field(error: FieldError) -> ProblemField:
-    return ProblemField(pointer=error.pointer, code=error.code, message=error.message)
+    message = _shown(error.message, _MOST_DETAIL)
+    return ProblemField(pointer=error.pointer, code=error.code, message=message)
 
 
 def _validation_error(request: Request, error: Exception) -> JSONResponse:
@@ -122,7 +138,7 @@ def _validation_error(request: Request, error: Exception) -> JSONResponse:
         for e in details[:20]
     ]
     detail = "; ".join(f"{f.pointer}: {f.message}" for f in fields)
-    if first["loc"][0] in ("query", "path"):
+    if first["loc"][0] in ("query", "path", "header"):
         return answer(request, 400, "A parameter is wrong", "invalid_parameter", detail, fields)
     return answer(request, 422, "The request is not valid", "validation_failed", detail, fields)
 
@@ -131,7 +147,7 @@ def pointer(location: tuple[Any, ...]) -> str:
     """A JSON pointer into the body, or the name of a parameter or header."""
     if location and location[0] in ("query", "path", "header"):
         return ".".join(map(str, location[1:]))
-    return "/" + "/".join(str(part) for part in location[1:])
+    return "/" + "/".join(_shown(str(part), _MOST_POINTER) for part in location[1:])
 
 
 def _http_error(request: Request, error: Exception) -> JSONResponse:
@@ -141,14 +157,32 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
         403: "forbidden",
         404: "not_found",
         405: "method_not_allowed",
+        400: "malformed_json",
         413: "body_too_large",
     }
     code = codes.get(error.status_code, "http_error")
     headers = dict(error.headers) if error.headers else None
+    if error.status_code == 405:
+        headers = {"Allow": ", ".join(_methods(request))}
     detail = error.detail
+    if error.status_code == 400:  # JSON as far as it was read; FastAPI does not say what is wrong
+        detail = _UNREADABLE
     if error.status_code == 404 and detail == "Not Found":
         detail = f"there is no {request.method} {request.url.path}; see /openapi.json"
     return answer(request, error.status_code, error.detail, code, detail, headers=headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """The methods that a path takes: several endpoints may share it."""
+    scope = {"type": "http", "path": request.scope["path"], "headers": [], "root_path": ""}
+    return [
+        method
+        for method in _METHODS
+        if any(
+            route.matches({**scope, "method": method})[0] is Match.FULL
+            for route in request.app.router.routes
+        )
+    ]
 
 
 def _unexpected(request: Request, error: Exception) -> JSONResponse:

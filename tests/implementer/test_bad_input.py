@@ -229,11 +229,11 @@ def test_no_worker_fits_and_no_class_is_named(api: TestClient, context: Context)
 def test_idempotency_key_of_another_owner_length(api: TestClient) -> None:
     headers = {"Idempotency-Key": "x" * 256}
     response = api.post("/v1/batches", json=batch(), headers=headers)
-    refused(response, 422, "validation_failed", "Idempotency-Key")
+    refused(response, 400, "invalid_parameter", "Idempotency-Key")
 
 
 def test_cursor_that_is_none(api: TestClient) -> None:
-    refused(api.get("/v1/batches?cursor=hello"), 400, "invalid", "cursor", "next_cursor")
+    refused(api.get("/v1/batches?cursor=hello"), 400, "invalid_parameter", "cursor", "next_cursor")
 
 
 def test_unknown_ids_and_paths(api: TestClient) -> None:
@@ -242,6 +242,46 @@ def test_unknown_ids_and_paths(api: TestClient) -> None:
     refused(api.get("/v1/environments/none"), 404, "not_found", "none", "count")
     refused(api.get("/v1/nothing"), 404, "not_found", "/openapi.json")
     refused(api.delete("/v1/batches"), 405, "method_not_allowed")
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/v1/batches", "GET, POST"),
+        ("/v1/workers", "GET, POST"),
+        ("/v1/environments/count/baseline", "GET, POST"),
+        ("/v1/searches/s/epochs/0", "PUT"),
+        ("/healthz", "GET"),
+    ],
+)
+def test_a_method_that_is_not_allowed_is_answered_with_all_that_are(
+    api: TestClient, path: str, methods: str
+) -> None:
+    response = api.delete(path)
+    refused(response, 405, "method_not_allowed")
+    assert response.headers["allow"] == methods
+
+
+def test_a_day_is_a_date_and_no_number(api: TestClient) -> None:
+    for since in ("0", "1700000000", "2024-1-1", "2024-02-30"):
+        response = api.get(f"/v1/reports/execution?since={since}")
+        refused(response, 400, "invalid_parameter", "since")
+    assert api.get("/v1/reports/execution?since=2024-01-01").status_code == 200
+
+
+def test_an_optional_parameter_is_never_described_as_null(api: TestClient) -> None:
+    for path, operations in api.get("/openapi.json").json()["paths"].items():
+        for verb, operation in operations.items():
+            for parameter in operation.get("parameters", ()):
+                assert "null" not in str(parameter["schema"]), (path, verb, parameter["name"])
+
+
+def test_text_and_truth_are_no_numbers(api: TestClient) -> None:
+    for wrong in ({"samples": "3"}, {"samples": True}, {"allow_unisolated": 1}, {"seeds": ["0"]}):
+        response = api.post("/v1/batches?dry_run=true", json=batch(options=wrong))
+        refused(response, 422, "validation_failed", f"/options/{next(iter(wrong))}")
+    whole = api.post("/v1/batches?dry_run=true", json=batch(options={"samples": 3.0}))
+    assert whole.status_code == 200, "JSON has one kind of number"
 
 
 def test_body_over_the_limit(context: Context) -> None:
