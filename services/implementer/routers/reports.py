@@ -27,13 +27,12 @@ from assay.contracts.report import (
 )
 from assay.domain.errors import NotFound
 from assay.domain.metrics import Direction
-from assay.domain.rounding import shown, shown_or_none, whole
-from assay.storage import environments, funnel, schema
+from assay.domain.rounding import Bits, shown, shown_or_none, whole
+from assay.storage import disclosure, environments, funnel, schema
 from assay.storage.funnel import Key, Line, Scope, Spent, Stages
 from services.implementer.dependencies import MAX_PAGE, ContextDep, IdQuery, NameQuery, OwnerDep
 from services.implementer.routers.searches import owned_search
 from services.implementer.views.batches import dollars
-from services.implementer.views.environments import is_worn
 
 router = APIRouter(tags=["reports"])
 
@@ -69,7 +68,8 @@ def execution(
         if search is not None:
             owned_search(session, search, owner)
         found = funnel.lines(session, Scope(owner, environment, wanted, search, start))
-        rows = [_row(session, line) for line in found]
+        bits = disclosure.shown_bits(session, {line.key.environment for line in found})
+        rows = [_row(session, line, bits[line.key.environment]) for line in found]
     return ExecutionReport(
         environment=environment, batches=wanted, search=search, since=since, data=rows
     )
@@ -85,7 +85,7 @@ def _check_batches(session: Session, wanted: Sequence[str], owner: str) -> None:
         raise NotFound(f"batch {missing[0]!r} was not found")
 
 
-def _row(session: Session, line: Line) -> ExecutionRow:
+def _row(session: Session, line: Line, bits: Bits) -> ExecutionRow:
     stages, spent = line.stages, line.spent
     return ExecutionRow(
         environment=line.key.environment,
@@ -112,7 +112,7 @@ def _row(session: Session, line: Line) -> ExecutionRow:
         usage=_usage(spent),
         per_submitted=_per_idea(spent, stages.submitted),
         per_patched=_per_idea(spent, stages.patched),
-        metric=_metric(session, line),
+        metric=_metric(session, line, bits),
     )
 
 
@@ -161,7 +161,7 @@ def _per_idea(spent: Spent, ideas: int) -> PerIdea | None:
     )
 
 
-def _metric(session: Session, line: Line) -> MetricSummary:
+def _metric(session: Session, line: Line, bits: Bits) -> MetricSummary:
     manifest = environments.manifest(session, line.key.environment)
     spec = manifest.metric
     minimize = spec.direction is Direction.MINIMIZE
@@ -170,7 +170,7 @@ def _metric(session: Session, line: Line) -> MetricSummary:
         direction=spec.direction.value,
         average=shown_or_none(line.metrics.average),
         best=shown_or_none(line.metrics.lowest if minimize else line.metrics.highest),
-        worn=is_worn(session, line.key.environment, manifest),
+        worn=bits.search > manifest.held_out_bits,
         baseline_mean=shown(line.baseline.mean) if line.baseline else None,
         baseline_n=line.baseline.n if line.baseline else 0,
     )

@@ -69,12 +69,6 @@ def _splits(manifest: EnvironmentManifest, bits: Bits) -> list[SplitBody]:
     ]
 
 
-def is_worn(session: Session, environment_id: str, manifest: EnvironmentManifest) -> bool:
-    """Return whether results have shown more of the split `search` than its budget."""
-    bits = disclosure.shown_bits(session, [environment_id])[environment_id]
-    return bits.search > manifest.held_out_bits
-
-
 def baseline_body(
     session: Session,
     environment: schema.Environment,
