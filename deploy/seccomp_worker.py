@@ -1,8 +1,10 @@
 """Writes seccomp-worker.json: the system calls of the container a worker runs in.
 
-The same list that a sandbox gets (`assay.sandbox.seccomp`), less what bubblewrap itself needs to
-make one: new namespaces, and mounts inside them. Every program in a sandbox gets the whole list on
-top. Run it with the project's interpreter after a change of that list.
+The worker is trusted, and starts programs that nobody recorded (mkfs, mount, GPU tools). So calls
+are allowed here unless a sandbox refuses them (`assay.sandbox.seccomp.refusals`), less what
+bubblewrap itself needs to make one: new namespaces, and mounts inside them. Every program in a
+sandbox gets the sandbox's own filter on top, which allows only what is listed. Run it with the
+project's interpreter after a change of the refused calls.
 """
 
 import json
@@ -19,10 +21,9 @@ FILE = Path(__file__).with_name("seccomp-worker.json")
 
 def worker_profile() -> dict[str, Any]:
     """The profile in the words of container engines, for every machine there is a list for."""
-    profiles = [json.loads(seccomp.build_profile(machine)) for machine in MACHINES]
     rules: dict[str, Any] = {}
-    for profile in profiles:
-        for rule in profile["syscalls"]:
+    for machine in MACHINES:
+        for rule in seccomp.refusals(machine):
             wanted = _without_bubblewraps(rule)
             if wanted is None:
                 continue

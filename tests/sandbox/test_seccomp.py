@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from assay.sandbox import seccomp
+from assay.sandbox import seccomp, syscalls
+from tests.support.workloads import WORKLOADS
 
 needs_filter = pytest.mark.skipif(not seccomp.supported(), reason="no filter for this machine")
 
@@ -60,6 +61,12 @@ X86, ARM = ("x86_64", 0xC000003E), ("aarch64", 0xC00000B7)
         (X86, 16, (0, 0x5413), ALLOW),  # ioctl(TIOCGWINSZ)
         (X86, 302, (), ALLOW),  # prlimit64
         (X86, 457, (), ENOSYS),  # statmount, newer than the table
+        (X86, 0x3FFFFFFF, (), ENOSYS),
+        (X86, 139, (), ENOSYS),  # sysfs, which nobody was seen to need
+        (X86, 212, (), EPERM),  # lookup_dcookie
+        (X86, 334, (), ALLOW),  # rseq, the last before a gap
+        (X86, 335, (), ENOSYS),
+        (X86, 449, (), ALLOW),  # futex_waitv
         (X86, 0x40000000 | 101, (), KILL),  # x32
         (ARM, 63, (), ALLOW),  # read
         (ARM, 117, (), EPERM),  # ptrace
@@ -75,6 +82,30 @@ def test_verdicts(
 ) -> None:
     name, token = machine
     assert judge(seccomp.build_filter(name), token, number, *arguments) == verdict
+
+
+@pytest.mark.parametrize("machine", [X86, ARM])
+def test_what_was_recorded_is_allowed_and_nothing_else(machine: tuple[str, int]) -> None:
+    name, token = machine
+    program, column = seccomp.build_filter(name), {X86: 0, ARM: 1}[machine]
+    numbers = {call: both[column] for call, both in syscalls.NUMBERS.items()}
+    judged = {numbers[call] for call in syscalls.JUDGED}
+    allowed = {numbers[call] for call in {*syscalls.RECORDED}.union(*syscalls.ADDED.values())}
+    denied = {numbers[call] for call in syscalls.DENIED}
+    for number in range(600):
+        if number not in judged:
+            wanted = EPERM if number in denied else ALLOW if number in allowed else ENOSYS
+            assert judge(program, token, number) == wanted, number
+
+
+def test_the_lists_name_calls_that_exist() -> None:
+    for names in (syscalls.RECORDED, *syscalls.ADDED.values(), syscalls.DENIED, syscalls.JUDGED):
+        assert set(names) <= set(syscalls.NUMBERS)
+    assert list(syscalls.RECORDED) == sorted(syscalls.RECORDED)
+    assert len(syscalls.DENIED) > 60
+    assert not syscalls.DENIED & {call for names in syscalls.ADDED.values() for call in names}
+    recorded_by = {program for by in syscalls.RECORDED.values() for program in by}
+    assert recorded_by == {*WORKLOADS, "grpo", "nanogpt", "toy"}
 
 
 def test_foreign_calls_kill() -> None:

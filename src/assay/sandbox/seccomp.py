@@ -2,10 +2,11 @@
 
 `build_profile` says the same in the words of container engines, as far as those go.
 
-The filter closes what the namespaces leave open: socket families that ignore network namespaces
-(AF_VSOCK), io_uring, ptrace, nested namespaces, the mount interface, BPF and keyrings. It denies
-a list rather than allowing one, because training code loads libraries nobody here chose; calls
-newer than the tables are answered with ENOSYS, which C libraries handle.
+The filter allows what training needs (`syscalls`: recorded, plus a short list with reasons) and
+judges a few calls by their arguments. What would reach through the namespaces is refused with
+EPERM: socket families that ignore network namespaces (AF_VSOCK), io_uring, ptrace, nested
+namespaces, the mount interface, BPF and keyrings. Every other call is answered with ENOSYS, as on
+a kernel that does not have it, so that C libraries use an older one.
 """
 
 import errno
@@ -13,9 +14,11 @@ import json
 import platform
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from assay.sandbox import syscalls
 
 # Classic BPF opcodes (linux/bpf_common.h), seccomp actions and the offsets in seccomp_data.
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -29,102 +32,32 @@ _TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 _CACHE_ADVICE = (20, 21)  # MADV_COLD, MADV_PAGEOUT
 _X32_BIT = 0x40000000
 
-# Last call that is let through by number alone (futex_requeue); newer ones get ENOSYS.
-_LAST_KNOWN = 456
+# Comparisons in the words of container engines, and what a condition is made of: index of the
+# argument, comparison, value (or mask), second value.
+_EQUAL, _DIFFERENT, _GREATER = "SCMP_CMP_EQ", "SCMP_CMP_NE", "SCMP_CMP_GT"
+_MASKED = "SCMP_CMP_MASKED_EQ"
+_LOW = 0xFFFFFFFF
+Condition = tuple[int, str, int, int]
 
-# name: (x86-64, aarch64); None where the architecture has no such call.
-_DENIED: dict[str, tuple[int | None, int | None]] = {
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "pidfd_getfd": (438, 438),
-    "kcmp": (312, 272),
-    "process_madvise": (440, 440),
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "userfaultfd": (323, 282),
-    "perf_event_open": (298, 241),
-    "bpf": (321, 280),
-    "keyctl": (250, 219),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fspick": (433, 433),
-    "mount_setattr": (442, 442),
-    "personality": (135, 92),
-    "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265),
-    "settimeofday": (164, 170),
-    "clock_settime": (227, 112),
-    "adjtimex": (159, 171),
-    "clock_adjtime": (305, 266),
-    "init_module": (175, 105),
-    "finit_module": (313, 273),
-    "delete_module": (176, 106),
-    "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294),
-    "reboot": (169, 142),
-    "swapon": (167, 224),
-    "swapoff": (168, 225),
-    "syslog": (103, 116),
-    # What is in the page cache is shared with every sandbox of the host: a predictor could tell
-    # another one, or a later training, what it was shown.
-    "fadvise64": (221, 223),
-    "readahead": (187, 213),
-    "mincore": (27, 232),
-    "cachestat": (451, 451),
-    "sync": (162, 81),  # of the whole host; fsync of an own file is allowed
-    "syncfs": (306, 267),
-    "acct": (163, 89),
-    "quotactl": (179, 60),
-    "quotactl_fd": (443, 443),
-    "lookup_dcookie": (212, 18),
-    "vhangup": (153, 58),
-    "sethostname": (170, 161),
-    "setdomainname": (171, 162),
-    "fanotify_init": (300, 262),
-    "nfsservctl": (180, 42),
-    "migrate_pages": (256, 238),
-    "memfd_secret": (447, 447),
-    "ioperm": (173, None),
-    "iopl": (172, None),
-    "modify_ldt": (154, None),
-    "uselib": (134, None),
-    "_sysctl": (156, None),
-}
+_BLOCK = 16  # intervals of call numbers that are passed over in one step
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """One machine type: its audit token and the numbers of the calls judged by argument."""
+    """One machine type: its audit token and its column in `syscalls.NUMBERS`."""
 
     token: int
     column: int
-    clone: int
-    clone3: int
-    socket: int
-    socketpair: int
-    ioctl: int
-    madvise: int
-    flagged_io: tuple[int, int]
-    prlimit: int
     has_x32: bool
+
+    def number(self, call: str) -> int | None:
+        """The number of a call; None where the machine has no such call."""
+        return syscalls.NUMBERS[call][self.column]
 
 
 _ARCHITECTURES = {
-    "x86_64": Architecture(0xC000003E, 0, 56, 435, 41, 53, 16, 28, (327, 328), 302, True),
-    "aarch64": Architecture(0xC00000B7, 1, 220, 435, 198, 199, 29, 233, (286, 287), 261, False),
+    "x86_64": Architecture(0xC000003E, 0, True),
+    "aarch64": Architecture(0xC00000B7, 1, False),
 }
 
 
@@ -167,7 +100,7 @@ def _judge_ioctl() -> bytes:
 
 
 def _judge_madvise() -> bytes:
-    """Allow madvise except where it drops pages from the cache (see `_DENIED`)."""
+    """Allow madvise except where it drops pages from the cache (see `syscalls.DENIED`)."""
     body = _load_argument(2)
     for advice in _CACHE_ADVICE:
         body += _op(_JUMP_EQUAL, advice, 0, 1) + _return_errno(errno.EPERM)
@@ -190,6 +123,50 @@ def _when(number: int, body: bytes) -> bytes:
     return _op(_JUMP_EQUAL, number, 0, len(body) // 8) + body
 
 
+def _judge_by_arguments(architecture: Architecture) -> bytes:
+    bodies = {
+        # Its flags are in memory, out of a filter's sight. C libraries fall back to clone.
+        "clone3": _return_errno(errno.ENOSYS),
+        "clone": _judge_clone(),
+        "socket": _judge_socket(),
+        "socketpair": _judge_socket(),
+        "ioctl": _judge_ioctl(),
+        "madvise": _judge_madvise(),
+        "prlimit64": _judge_prlimit(),
+        "preadv2": _judge_flagged_io(),
+        "pwritev2": _judge_flagged_io(),
+    }
+    judged = ((architecture.number(call), body) for call, body in bodies.items())
+    return b"".join(_when(number, body) for number, body in judged if number is not None)
+
+
+def _judge_by_number(architecture: Architecture) -> bytes:
+    """Answer all calls by their number alone: a table of intervals, from low to high."""
+    answers = {
+        architecture.number(call): answer
+        for calls, answer in (
+            (syscalls.ALLOWED, _op(_RETURN, _ALLOW)),
+            (syscalls.DENIED, _return_errno(errno.EPERM)),
+        )
+        for call in calls
+    }
+    answers.pop(None, None)
+    unknown = _return_errno(errno.ENOSYS)
+    last = max(number for number in answers if number is not None)
+    intervals: list[tuple[int, bytes]] = []  # exclusive end, answer
+    for number in range(last + 1):
+        answer = answers.get(number, unknown)
+        if intervals and intervals[-1][1] == answer:
+            intervals.pop()
+        intervals.append((number + 1, answer))
+    program = b""
+    for first in range(0, len(intervals), _BLOCK):
+        block = intervals[first : first + _BLOCK]
+        body = b"".join(_op(_JUMP_GREATER_EQUAL, end, 1, 0) + answer for end, answer in block)
+        program += _op(_JUMP_GREATER_EQUAL, block[-1][0], len(body) // 8, 0) + body
+    return program + unknown
+
+
 def supported(machine: str | None = None) -> bool:
     """Whether there is a filter for this machine (x86-64 and aarch64 Linux)."""
     return sys.platform == "linux" and (machine or platform.machine()) in _ARCHITECTURES
@@ -205,93 +182,114 @@ def build_filter(machine: str | None = None) -> bytes:
     program += _op(_RETURN, _KILL_PROCESS) + _op(_LOAD, _NUMBER)
     if architecture.has_x32:
         program += _op(_JUMP_GREATER_EQUAL, _X32_BIT, 0, 1) + _op(_RETURN, _KILL_PROCESS)
-    program += _op(_JUMP_GREATER_EQUAL, _LAST_KNOWN + 1, 0, 1) + _return_errno(errno.ENOSYS)
-    for numbers in _DENIED.values():
-        number = numbers[architecture.column]
-        if number is not None:
-            program += _when(number, _return_errno(errno.EPERM))
-    # clone3 keeps its flags in memory, out of a filter's sight; C libraries fall back to clone.
-    program += _when(architecture.clone3, _return_errno(errno.ENOSYS))
-    program += _when(architecture.clone, _judge_clone())
-    program += _when(architecture.socket, _judge_socket())
-    program += _when(architecture.socketpair, _judge_socket())
-    program += _when(architecture.ioctl, _judge_ioctl())
-    program += _when(architecture.madvise, _judge_madvise())
-    program += _when(architecture.prlimit, _judge_prlimit())
-    for number in architecture.flagged_io:
-        program += _when(number, _judge_flagged_io())
-    return program + _op(_RETURN, _ALLOW)
+    return program + _judge_by_arguments(architecture) + _judge_by_number(architecture)
 
 
 def build_profile(machine: str | None = None) -> str:
     """A profile (JSON) for Docker's `seccomp=` from the same table.
 
-    Unlike the filter it lets calls through that are newer than the table, because a profile can
-    only name calls. A process that wants both installs the filter itself.
+    It names the calls that are unknown, too: some engines answer what a profile does not name with
+    EPERM, which C libraries do not take for a missing call. A process that wants ENOSYS for calls
+    newer than the table as well installs the filter itself.
 
     Raises `KeyError` on an architecture without a table.
     """
     name = machine or platform.machine()
-    column = _ARCHITECTURES[name].column
-    denied = [call for call, numbers in _DENIED.items() if numbers[column] is not None]
+    known = _known(_ARCHITECTURES[name])
+    named = syscalls.ALLOWED | syscalls.DENIED | syscalls.JUDGED
     rules = [
-        _refuse(denied),
-        _refuse(["clone3"], errno.ENOSYS),
-        *(
-            _refuse(["clone"], arguments=[(0, "SCMP_CMP_MASKED_EQ", flag, flag)])
-            for flag in _bits()
-        ),
-        *_refuse_sockets(),
-        *(
-            _refuse(["ioctl"], arguments=[(1, "SCMP_CMP_MASKED_EQ", 0xFFFFFFFF, request)])
-            for request in _TERMINAL_INJECTION
-        ),
-        *(
-            _refuse(["madvise"], arguments=[(2, "SCMP_CMP_EQ", advice, 0)])
-            for advice in _CACHE_ADVICE
-        ),
-        _refuse(["preadv2", "pwritev2"], arguments=[(5, "SCMP_CMP_NE", 0, 0)]),
-        _refuse(["prlimit64"], arguments=[(0, "SCMP_CMP_NE", 0, 0)]),
+        _allow(known & syscalls.ALLOWED),
+        *_permissions(),
+        *refusals(name),
+        _refuse(known - named, errno.ENOSYS),
     ]
     return json.dumps(
         {
-            "defaultAction": "SCMP_ACT_ALLOW",
+            "defaultAction": "SCMP_ACT_ERRNO",
+            "defaultErrnoRet": errno.ENOSYS,
             "architectures": [f"SCMP_ARCH_{name.upper()}"],
             "syscalls": rules,
         }
     )
 
 
+def refusals(machine: str) -> list[dict[str, Any]]:
+    """The rules of `build_profile` that refuse what would be allowed or exist without them.
+
+    No rule refuses what another one allows: it would not be said which of them counts.
+    """
+    sockets = ["socket", "socketpair"]
+    others = [family for family in range(_NETLINK) if family not in _FAMILIES]
+    netlink = (0, _EQUAL, _NETLINK, 0)
+    injection = [(1, _MASKED, _LOW, request) for request in _TERMINAL_INJECTION]
+    eviction = [(2, _MASKED, _LOW, advice) for advice in _CACHE_ADVICE]
+    conditions: list[tuple[list[str], Sequence[Condition]]] = [
+        *((["clone"], [(0, _MASKED, flag, flag)]) for flag in _bits()),
+        *((sockets, [(0, _EQUAL, family, 0)]) for family in others),
+        (sockets, [(0, _GREATER, _NETLINK, 0)]),
+        (sockets, [netlink, (2, _DIFFERENT, _NETLINK_ROUTE, 0)]),
+        *((["ioctl"], [condition]) for condition in injection),
+        *((["madvise"], [condition]) for condition in eviction),
+        (["preadv2", "pwritev2"], [(5, _DIFFERENT, 0, 0)]),
+        (["prlimit64"], [(0, _DIFFERENT, 0, 0)]),
+    ]
+    return [
+        _refuse(_known(_ARCHITECTURES[machine]) & syscalls.DENIED, errno.EPERM),
+        _refuse(["clone3"], errno.ENOSYS),
+        *(_refuse(calls, errno.EPERM, *when) for calls, when in conditions),
+    ]
+
+
+def _permissions() -> list[dict[str, Any]]:
+    """The rules that allow calls by their arguments."""
+    sockets = ["socket", "socketpair"]
+    netlink = [(0, _EQUAL, _NETLINK, 0), (2, _EQUAL, _NETLINK_ROUTE, 0)]
+    return [
+        _allow(["clone"], (0, _MASKED, _NAMESPACE_FLAGS, 0)),
+        *(_allow(sockets, (0, _EQUAL, family, 0)) for family in _FAMILIES),
+        _allow(sockets, *netlink),
+        *(_allow(["ioctl"], (1, _MASKED, *rest)) for rest in _all_but(_TERMINAL_INJECTION)),
+        *(_allow(["madvise"], (2, _MASKED, *rest)) for rest in _all_but(_CACHE_ADVICE)),
+        _allow(["preadv2", "pwritev2"], (5, _EQUAL, 0, 0)),
+        _allow(["prlimit64"], (0, _EQUAL, 0, 0)),
+    ]
+
+
+def _all_but(values: Sequence[int]) -> list[tuple[int, int]]:
+    """Masks and values that cover every 32-bit number except `values`.
+
+    A rule can only say what it is for. The others are all numbers that begin like a value, from
+    the highest bit, and then differ.
+    """
+    beside = {
+        (-1 << bit & _LOW, (value >> bit ^ 1) << bit) for value in values for bit in range(32)
+    }
+    return sorted(
+        (mask, start) for mask, start in beside if all(v & mask != start for v in values)
+    )
+
+
+def _known(architecture: Architecture) -> set[str]:
+    return {call for call in syscalls.NUMBERS if architecture.number(call) is not None}
+
+
 def _bits() -> list[int]:
     return [1 << bit for bit in range(32) if _NAMESPACE_FLAGS & 1 << bit]
 
 
-def _refuse_sockets() -> list[dict[str, Any]]:
-    """Refuse each family that is not allowed; conditions cannot be negated all at once."""
-    calls = ["socket", "socketpair"]
-    others = [family for family in range(_NETLINK) if family not in _FAMILIES]
-    return [
-        *(_refuse(calls, arguments=[(0, "SCMP_CMP_EQ", family, 0)]) for family in others),
-        _refuse(calls, arguments=[(0, "SCMP_CMP_GT", _NETLINK, 0)]),
-        _refuse(
-            calls,
-            arguments=[(0, "SCMP_CMP_EQ", _NETLINK, 0), (2, "SCMP_CMP_NE", _NETLINK_ROUTE, 0)],
-        ),
+def _allow(calls: Iterable[str], *conditions: Condition) -> dict[str, Any]:
+    """A rule that allows `calls`, if all `conditions` hold."""
+    return _rule(calls, conditions) | {"action": "SCMP_ACT_ALLOW"}
+
+
+def _refuse(calls: Iterable[str], number: int, *conditions: Condition) -> dict[str, Any]:
+    """A rule that answers `calls` with an error, if all `conditions` hold."""
+    return _rule(calls, conditions) | {"action": "SCMP_ACT_ERRNO", "errnoRet": number}
+
+
+def _rule(calls: Iterable[str], conditions: Sequence[Condition]) -> dict[str, Any]:
+    arguments = [
+        {"index": index, "op": operator, "value": value, "valueTwo": second}
+        for index, operator, value, second in conditions
     ]
-
-
-def _refuse(
-    calls: list[str],
-    number: int = errno.EPERM,
-    arguments: Sequence[tuple[int, str, int, int]] = (),
-) -> dict[str, Any]:
-    """A rule that answers `calls` with an error, if all `arguments` are as said."""
-    return {
-        "names": calls,
-        "action": "SCMP_ACT_ERRNO",
-        "errnoRet": number,
-        "args": [
-            {"index": index, "op": operator, "value": value, "valueTwo": second}
-            for index, operator, value, second in arguments
-        ],
-    }
+    return {"names": sorted(calls), "args": arguments}

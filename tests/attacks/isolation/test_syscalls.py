@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.sandbox import Mount
+from assay.sandbox import Mount, syscalls
 from assay.sandbox.bubblewrap import BubblewrapSandbox
 from assay.sandbox.cgroups import ControlGroups, Hierarchies
 from tests.attacks.arena import MIB, Arena
@@ -74,6 +74,27 @@ REFUSED_BY_FILTER = (
 def test_a15_forbidden_calls(arena: Arena) -> None:
     facts = arena.repels(FORBIDDEN).facts
     assert {name: facts[name] for name in REFUSED_BY_FILTER} == dict.fromkeys(REFUSED_BY_FILTER, 1)
+
+
+UNLISTED = """
+for name, number in GIVEN["calls"].items():
+    facts[name] = errno_of(call, number, 0, 0, 0, 0, 0, 0)
+    attack(name, lambda: facts[name] not in (1, 38))
+control("getpid", lambda: call(39) == os.getpid())
+"""
+
+
+@x86_64
+def test_a15_calls_that_nobody_was_seen_to_need(arena: Arena) -> None:
+    """Every call of the kernel that is on no list, refused as if the kernel did not have it."""
+    listed = syscalls.ALLOWED | syscalls.JUDGED
+    numbers = {name: number for name, (number, _) in syscalls.NUMBERS.items() if number}
+    calls = {name: number for name, number in numbers.items() if name not in listed}
+    assert len(calls) > 100, "the lists allow nearly everything"
+    found = arena.repels(UNLISTED, given={"calls": calls}).facts
+    unknown = calls.keys() - syscalls.DENIED
+    assert {found[name] for name in unknown} == {38}
+    assert {found[name] for name in calls.keys() & syscalls.DENIED} == {1}
 
 
 NAMESPACES = """
