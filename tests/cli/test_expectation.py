@@ -103,7 +103,7 @@ def test_what_is_measured_takes_seconds() -> None:
     assert str(expectation) == "expected: seconds, as everything is measured already"
     assert expectation.left == 0.0
     assert expectation.too_slow(1.0) is None
-    assert expectation.outcome() == "Expected: seconds; taken: 0.0 s."
+    assert expectation.outcome() == "Expected: seconds; taken: 0 s."
 
 
 def test_a_machine_that_is_too_busy_is_told_before() -> None:
