@@ -420,6 +420,7 @@ each_endpoint = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.parametrize("db", ["sqlite"], indirect=True)
 @each_endpoint
 def test_no_accepted_value_breaks_the_service_or_makes_a_list_huge(
     service: Service, endpoint: Endpoint
@@ -439,13 +440,17 @@ def test_no_accepted_value_breaks_the_service_or_makes_a_list_huge(
     assert_lists_are_small(service)
 
 
-@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
 @each_endpoint
 def test_no_value_breaks_the_service_or_makes_a_list_huge(
     service: Service, endpoint: Endpoint
 ) -> None:
     assert answered(service, endpoint, [], "zero").is_success
-    for place, name in product(list(places(endpoint.body(service))), EXTREMES):
+    tried = list(places(endpoint.body(service)))
+    if endpoint.body is failed:  # the rest of it is tried with a success
+        tried = [place for place in tried if "failure" in place]
+    for place, name in product(tried, EXTREMES):
         answered(service, endpoint, [place], name)
     assert_lists_are_small(service)
 
