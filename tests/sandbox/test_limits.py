@@ -1,6 +1,7 @@
 """Limits, cancellation, signals and the death of the whole tree, inside bubblewrap."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -75,6 +76,15 @@ def test_a_status_above_128_is_not_claimed_to_be_a_signal(bubblewrap: Any, numbe
     killed = bubblewrap.start(KILLS_ITSELF.format(number=number)).wait().exit
     for ended in (chosen, killed):
         assert (ended.reason, ended.code, ended.code_is_certain) == ("exited", -number, False)
+
+
+def test_a_program_that_the_kernel_ends_for_its_processor_time(polled: Any) -> None:
+    """On a busy host the kernel may be faster than the next look at what a program uses."""
+    started = polled.start("import time; print('up', flush=True)\nwhile True: pass", cpu=2.0)
+    started.printed("up", 60)
+    started.handle.meter.interval = 60.0
+    ended = started.wait().exit
+    assert (ended.reason, ended.code) == ("cpu", -signal.SIGXCPU)
 
 
 @pytest.mark.parametrize("code", [128, 193, 255])

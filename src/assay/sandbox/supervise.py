@@ -1,5 +1,6 @@
 """Holds one started program to its limits; what all backends' handles have in common."""
 
+import os
 import signal
 import threading
 import time
@@ -163,12 +164,20 @@ class SupervisedHandle:
             if self.meter.sample().out_of_memory:
                 return
 
+    def _could_use_up_its_time(self) -> bool:
+        """Whether all processors together had the time that the program may use."""
+        seconds = time.monotonic() - self._started
+        limit = self._limits.cpu_seconds
+        return limit is not None and seconds * (os.cpu_count() or 1) >= limit
+
     def _explain(self, usage: Usage, code: int, certain: bool = True) -> Reason:
         """A program that ended by itself may still have hit a limit of the kernel.
 
-        A signal says so only where it is `certain` that it was one.
+        A signal says so only where it is `certain` that it was one. Where it is not, SIGXCPU is
+        believed of a program that has lived long enough to use its time up: between two looks, the
+        kernel alone has seen how much it used.
         """
-        if certain and code == -signal.SIGXCPU:
+        if code == -signal.SIGXCPU and (certain or self._could_use_up_its_time()):
             return "cpu"
         over = self._over_limit(usage)
         if over is not None:

@@ -193,8 +193,8 @@ class Arena:
         return self.api.assign(spec | changes)
 
     def wait(self, record: Record) -> Outcome:
-        """The end of an attempt."""
-        end = self.api.finished(record, 100)
+        """The end of an attempt, whose own limits end it sooner."""
+        end = self.api.finished(record, 250)
         failure = end["failure"] or {}
         code = f"{failure['stage']}/{failure['code']}" if failure else end["state"]
         return Outcome(
