@@ -241,6 +241,7 @@ def _spec(
         stdout=streams.stdout,
         stderr=streams.stderr,
         gpus=settings.gpus,
+        sees_held_out=True,
     )
 
 
@@ -281,6 +282,7 @@ def _grader_spec(
         stdin=streams.stdin,
         stdout=streams.stdout,
         stderr=streams.stderr,
+        sees_held_out=True,
     )
 
 

@@ -134,7 +134,9 @@ class SandboxSpec:
     is `Sandbox.python`. The three streams are descriptors that stay the caller's to close;
     `DEVNULL` connects nothing. `gpus` are the identifiers (UUIDs) of the only GPUs it may use.
     `keep` is for backends that adopt (`Sandbox.adopts`); `stdout` and `stderr` are not used then,
-    and `name` must be the program's own: no two live ones may share it.
+    and `name` must be the program's own: no two live ones may share it. `sees_held_out` is for
+    programs that are shown held-out data: they may leave nothing behind that another sandbox could
+    read, and get a stricter filter.
     """
 
     name: str
@@ -148,6 +150,7 @@ class SandboxSpec:
     stderr: int = DEVNULL
     gpus: tuple[str, ...] = ()
     keep: Keep | None = None
+    sees_held_out: bool = False
 
 
 @dataclass(frozen=True)
