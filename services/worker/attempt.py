@@ -391,6 +391,7 @@ class _Attempt:
         try:
             collect.normalise(space.out_descriptor)
             found = collect.scan(space.out_descriptor, bounds)
+            collect.fill_holes(space.out_descriptor, found)
             fingerprint = collect.fingerprint(space.out_descriptor, found)
         except collect.UnsafeArtifact as error:
             raise AttemptFailed(failure(FailureStage.TRAIN, error.code, str(error))) from error

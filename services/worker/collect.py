@@ -146,6 +146,33 @@ def _clear(descriptor: int) -> None:
     os.utime(descriptor, ns=(0, 0))
 
 
+def fill_holes(folder: int, found: Iterable[Found]) -> None:
+    """Write every file anew in its place, where reading a file can change it.
+
+    In a file system in memory a read through a mapping fills a hole, also where the folder is
+    mounted read-only: one predictor would leave a mark that the next one finds. File systems on
+    block devices do not do that, and their artifacts may be large.
+
+    Raises:
+        UnsafeArtifact: the folder has no room for what the files hold once their holes are filled,
+            or a file changed its kind or size since the scan.
+    """
+    if os.major(os.fstat(folder).st_dev) != 0:
+        return
+    for item in found:
+        with _opened_file(folder, item, os.O_RDWR) as descriptor:
+            for start in range(0, item.size, _CHUNK):
+                _write_again(descriptor, start, min(_CHUNK, item.size - start))
+            _clear(descriptor)
+
+
+def _write_again(descriptor: int, start: int, size: int) -> None:
+    data = os.pread(descriptor, size, start)
+    while data:
+        written = os.pwrite(descriptor, data, start)
+        data, start = data[written:], start + written
+
+
 def fingerprint(folder: int, found: Iterable[Found]) -> str:
     """The hash of an artifact (without its curve): equal ones were trained alike, or copied.
 
@@ -207,15 +234,14 @@ def build_archive(folder: int, found: list[Found], logs: Iterable[Path], target:
 
 
 @contextlib.contextmanager
-def _opened_file(folder: int, item: Found) -> Iterator[int]:
+def _opened_file(folder: int, item: Found, access: int = os.O_RDONLY) -> Iterator[int]:
     """Open a scanned file part by part, so that no link is followed at any level."""
     *parents, last = item.name.split("/")
     current = os.dup(folder)
     try:
-        for step, flags in [*((p, os.O_DIRECTORY) for p in parents), (last, os.O_NONBLOCK)]:
-            inner = os.open(
-                step, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=current
-            )
+        folders = [(parent, os.O_RDONLY | os.O_DIRECTORY) for parent in parents]
+        for step, flags in [*folders, (last, access | os.O_NONBLOCK)]:
+            inner = os.open(step, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=current)
             os.close(current)
             current = inner
         details = os.fstat(current)

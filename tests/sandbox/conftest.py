@@ -75,6 +75,7 @@ class Starter:
         cpu: float | None = None,
         cpus: float | None = None,
         gpus: tuple[str, ...] = (),
+        sees_held_out: bool = False,
     ) -> Started:
         self._count += 1
         out, err = (self.folder / f"{self._count}.{name}" for name in ("out", "err"))
@@ -90,6 +91,7 @@ class Starter:
                 stdout=stdout.fileno(),
                 stderr=stderr.fileno(),
                 gpus=gpus,
+                sees_held_out=sees_held_out,
             )
             handle = self.sandbox.start(spec)
         return Started(handle, out, err)

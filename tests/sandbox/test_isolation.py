@@ -1,5 +1,6 @@
 """What code inside bubblewrap can reach: nothing but what it was given."""
 
+import ctypes
 import json
 import os
 import socket
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from assay.sandbox import Mount
+from assay.sandbox.cgroups import ControlGroups
 from assay.sandbox.staging import PARENTS
 from tests.support.processes import using
 
@@ -256,3 +258,46 @@ print(bool(torch.isfinite(model.weight.grad).all()))
     options = {"flags": (), "memory": 4 << 30, "wall": 60.0}
     ended = bubblewrap.finish(code, env={"OMP_NUM_THREADS": "1"}, **options)
     assert ended.out == "True\n"
+
+
+READ_EVERY_OTHER_PAGE = """
+import mmap, os
+with open("/data/cold", "rb") as file:
+    pages = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    pages.madvise(mmap.MADV_RANDOM)
+    for start in range(0, len(pages), 2 * 4096):
+        pages[start]
+"""
+
+
+def in_memory(path: Path) -> list[bool]:
+    """Whether each page of a file is in the page cache, without reading it."""
+    size = path.stat().st_size
+    found = (ctypes.c_ubyte * (size // 4096))()
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    with path.open("rb") as file:
+        start = libc.mmap(None, ctypes.c_size_t(size), 1, 1, file.fileno(), ctypes.c_long(0))
+    assert libc.mincore(ctypes.c_void_p(start), ctypes.c_size_t(size), found) == 0
+    assert libc.munmap(ctypes.c_void_p(start), ctypes.c_size_t(size)) == 0
+    return [bool(page & 1) for page in found]
+
+
+@pytest.mark.parametrize("secret", [False, True])
+def test_a_program_that_sees_held_out_data_leaves_no_pages_in_memory(
+    bubblewrap: Any, tmp_path: Path, secret: bool
+) -> None:
+    """A later sandbox could read them as bits: by page faults, or by the clock."""
+    if not ControlGroups().hierarchies.folders():
+        pytest.skip("no control groups here: docs/security.md says what that leaves open")
+    data = tmp_path / "data"
+    data.mkdir()
+    cold = data / "cold"
+    with cold.open("wb") as file:
+        file.write(os.urandom(64 * 4096))
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if any(in_memory(cold)):
+        pytest.skip("this file system keeps its files in memory")
+    bubblewrap.finish(READ_EVERY_OTHER_PAGE, mounts=(Mount(data, "/data"),), sees_held_out=secret)
+    assert in_memory(cold) == ([False] * 64 if secret else [True, False] * 32)

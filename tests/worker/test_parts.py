@@ -3,6 +3,7 @@
 import os
 import socket
 import stat
+import tempfile
 import threading
 import time
 import zipfile
@@ -219,6 +220,28 @@ def test_modes_times_and_attributes_of_an_artifact_are_made_equal(tmp_path: Path
     assert seen[0] == seen[1]
     assert [stat.S_IMODE(mode) for mode, _, _ in seen[0]] == [0o755, 0o644, 0o755, 0o644]
     assert not any(names for _, _, names in seen[0])
+
+
+def test_reading_an_artifact_leaves_no_mark_in_it(tmp_path: Path) -> None:
+    """A page of a hole in a file in memory is there once it was read, also through a mapping that
+    cannot be written to."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as shared:
+        folder = Path(shared)
+        (folder / "deep").mkdir()
+        for path, size in ((folder / "deep" / "sparse", 3_000_000), (folder / "end", 100)):
+            with path.open("wb") as file:
+                file.truncate(size)
+                os.pwrite(file.fileno(), b"weights", 5_000 % size)
+        with collect.opened_folder(shared) as descriptor:
+            collect.normalise(descriptor)
+            found = collect.scan(descriptor, collect.Bounds(files=10, bytes=1 << 30))
+            before = collect.fingerprint(descriptor, found)
+            collect.fill_holes(descriptor, found)
+            assert collect.fingerprint(descriptor, found) == before
+        for path in (folder / "deep" / "sparse", folder / "end"):
+            with path.open("rb") as file:
+                assert os.lseek(file.fileno(), 0, os.SEEK_HOLE) == path.stat().st_size
+            assert path.stat().st_mtime_ns == 0
 
 
 def test_the_archive_depends_on_content_alone(out: tuple[Path, int], tmp_path: Path) -> None:

@@ -234,6 +234,8 @@ class BubblewrapSandbox:
         group = self._groups.create(spec.limits, _WRAPPER_PROCESSES)
         if group is not None:
             stack.callback(group.remove)
+            if spec.sees_held_out:
+                stack.callback(group.drop_cache)
         with ExitStack() as descriptors:
             passwd_fd = _pipe_with(_passwd(user), descriptors)
             filter_fd = _pipe_with(_filter(), descriptors) if seccomp.supported() else None

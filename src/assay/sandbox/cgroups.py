@@ -152,6 +152,20 @@ class Group:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, 9)
 
+    def drop_cache(self) -> None:
+        """Drop the pages of files that the members were the first to read.
+
+        The page cache is shared by all sandboxes of a host. A page that is in it takes a hundredth
+        of the time to read, so a program that sees held-out data could leave a bit in every page
+        that nobody else has read. The kernel charges a page to whoever read it first, so these are
+        the pages that emptying the group drops. To be called when no member is left.
+        """
+        if "memory" in self.v1:
+            _write(self.v1["memory"] / "memory.force_empty", 0)
+        elif self.v2 is not None:  # a kernel before 5.19 has no such file
+            held = _read(self.v2 / "memory.current").strip()
+            _write(self.v2 / "memory.reclaim", held or 0)
+
     def remove(self) -> bool:
         """Remove the empty groups; False when something in them would not die within 1 s."""
         deadline = time.monotonic() + 1.0
