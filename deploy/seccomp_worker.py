@@ -2,7 +2,8 @@
 
 The worker is trusted, and starts programs that nobody recorded (mkfs, mount, GPU tools). So calls
 are allowed here unless a sandbox refuses them (`assay.sandbox.seccomp.refusals`), less what
-bubblewrap itself needs to make one: new namespaces, and mounts inside them. Every program in a
+bubblewrap itself needs to make one (new namespaces, and mounts inside them), and less what is
+refused only because sandboxes share files: the worker locks files. Every program in a
 sandbox gets the sandbox's own filter on top, which allows only what is listed. Run it with the
 project's interpreter after a change of the refused calls.
 """
@@ -23,7 +24,7 @@ def worker_profile() -> dict[str, Any]:
     """The profile in the words of container engines, for every machine there is a list for."""
     rules: dict[str, Any] = {}
     for machine in MACHINES:
-        for rule in seccomp.refusals(machine):
+        for rule in seccomp.refusals(machine, shares_files=True):
             wanted = _without_bubblewraps(rule)
             if wanted is None:
                 continue

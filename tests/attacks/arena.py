@@ -90,6 +90,7 @@ class Arena:
         env: Mapping[str, str] | None = None,
         cwd: str = "/",
         out: int | None = None,
+        sees_held_out: bool = False,
         **limits: Any,
     ) -> Running:
         """Start a script; `out` replaces the files that its output goes to otherwise."""
@@ -114,6 +115,7 @@ class Arena:
                 stdin=stdin,
                 stdout=stdout.fileno() if out is None else out,
                 stderr=stderr.fileno() if out is None else out,
+                sees_held_out=sees_held_out,
             )
             handle = self.sandbox.start(spec)
         return Running(handle, *paths)

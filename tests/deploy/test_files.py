@@ -171,6 +171,7 @@ def test_the_workers_system_calls_are_those_of_a_sandbox_and_what_bubblewrap_nee
     refused = {name for rule in profile["syscalls"] for name in rule["names"]}
     assert {"ptrace", "bpf", "io_uring_setup", "keyctl", "setns", "init_module"} <= refused
     assert not refused & {"unshare", "mount", "umount2", "pivot_root", "sethostname", "clone"}
+    assert not refused & {"fcntl", "flock", "inotify_init1", "inotify_add_watch"}
 
 
 def _run_python(code: str) -> str:

@@ -320,6 +320,21 @@ def verdict(profile: dict[str, Any], call: str, *arguments: int) -> int:
         ("ioctl", (0, 0x5413), 0),
         ("ioctl", (0, 0), 0),
         ("ioctl", (0, 0xC0104600), 0),
+        ("ioctl", (0, 0xC020662A), 1),
+        ("ioctl", (0, 2**32 + 0xC020660B), 1),
+        ("ioctl", (0, 0x8070586D), 1),
+        ("ioctl", (0, 0x8400941F), 1),
+        ("ioctl", (0, 0x541B), 0),
+        ("ioctl", (0, 0x660000), 0),
+        ("inotify_init1", (), 1),
+        ("fcntl", (3, 5), 1),
+        ("fcntl", (3, 2**32 + 37), 1),
+        ("fcntl", (3, 1024), 1),
+        ("fcntl", (3, 6), 0),
+        ("fcntl", (3, 7), 0),
+        ("fcntl", (3, 1030), 0),
+        ("fcntl", (3, 1034), 0),
+        ("flock", (), 0),
         ("madvise", (0, 0, 20), 1),
         ("madvise", (0, 0, 4), 0),
         ("prlimit64", (0,), 0),
@@ -348,6 +363,30 @@ def test_the_profile_allows_what_the_filter_allows(machine: str) -> None:
             continue
         wanted = {call in syscalls.ALLOWED: 0, call in syscalls.DENIED: 1}.get(True, 38)
         assert verdict(profile, call) == wanted, call
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_the_profile_judges_every_command_and_request_once(locks: bool) -> None:
+    """One rule for each value of the bytes that count, and the same answer as the filter's."""
+    profile = json.loads(seccomp.build_profile("x86_64", locks=locks))
+    refused = {5, 36, 37, 38, 1024, 1026, *range(1035, 1041), *(() if locks else (6, 7))}
+    for command in range(2048):
+        assert verdict(profile, "fcntl", 3, command) == (command in refused), command
+    for kind in range(256):
+        wanted = kind in (0x58, 0x66, 0x94)
+        for request in (kind << 8, kind << 8 | 0xC02000FF, kind << 8 | 0x12):
+            injects = request == 0x5412
+            assert verdict(profile, "ioctl", 3, request) == (wanted or injects), hex(request)
+    assert verdict(profile, "flock") == (0 if locks else 38)
+    assert len(profile["syscalls"]) < 250
+
+
+def test_the_profile_of_a_worker_refuses_nothing_that_concerns_shared_files() -> None:
+    rules = seccomp.refusals("x86_64", shares_files=True)
+    requests = [rule["args"][0]["valueTwo"] for rule in rules if rule["names"] == ["ioctl"]]
+    assert requests == [0x5412, 0x541C]
+    names = {name for rule in rules for name in rule["names"]}
+    assert not names & {"fcntl", "flock", "inotify_init", "inotify_add_watch"}
 
 
 def test_profile_names_only_calls_of_the_machine() -> None:

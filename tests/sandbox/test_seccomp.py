@@ -26,6 +26,8 @@ def judge(program: bytes, architecture: int, number: int, *arguments: int) -> in
         position += 1
         if code == 0x20:
             (accumulator,) = struct.unpack_from("<I", data, value)
+        elif code == 0x54:
+            accumulator &= value
         elif code == 0x06:
             return int(value)
         else:
@@ -36,6 +38,10 @@ def judge(program: bytes, architecture: int, number: int, *arguments: int) -> in
             }[code]
             position += if_true if test else if_false
 
+
+SHARING = (5, 36, 37, 38, 1024, 1026, *range(1035, 1041))  # commands of fcntl
+PRIVATE = (*range(5), *range(8, 12), 15, 16, 1025, 1030, 1031, 1032, 1033, 1034)
+SET_LOCK = (6, 7)
 
 X86, ARM = ("x86_64", 0xC000003E), ("aarch64", 0xC00000B7)
 
@@ -75,6 +81,22 @@ X86, ARM = ("x86_64", 0xC000003E), ("aarch64", 0xC00000B7)
         (ARM, 198, (40,), EPERM),  # AF_VSOCK
         (ARM, 198, (10,), ALLOW),  # AF_INET6
         (ARM, 29, (0, 0x5412), EPERM),  # ioctl(TIOCSTI)
+        (X86, 16, (0, 0xC020662A), EPERM),  # ioctl(EXT4_IOC_GET_ES_CACHE)
+        (X86, 16, (0, 0xC020660B), EPERM),  # ioctl(FS_IOC_FIEMAP)
+        (X86, 16, (0, 2**32 + 0xC020660B), EPERM),
+        (X86, 16, (0, 0x8070586D), EPERM),  # xfs
+        (X86, 16, (0, 0x8400941F), EPERM),  # btrfs
+        (X86, 16, (0, 0x541B), ALLOW),  # ioctl(FIONREAD)
+        (X86, 16, (0, 0xC0104600), ALLOW),  # a GPU driver's
+        (X86, 16, (0, 0x660000), ALLOW),  # the byte in another place
+        (X86, 28, (0, 0, 20), EPERM),  # madvise(MADV_COLD)
+        (X86, 28, (0, 0, 4), ALLOW),
+        (X86, 253, (), EPERM),  # inotify_init
+        (ARM, 26, (), EPERM),  # inotify_init1
+        *((X86, 72, (3, command), EPERM) for command in SHARING),
+        *((ARM, 25, (3, command), EPERM) for command in SHARING),
+        *((X86, 72, (3, command), ALLOW) for command in (*PRIVATE, *SET_LOCK)),
+        (X86, 73, (), ALLOW),  # flock
     ],
 )
 def test_verdicts(
@@ -82,6 +104,17 @@ def test_verdicts(
 ) -> None:
     name, token = machine
     assert judge(seccomp.build_filter(name), token, number, *arguments) == verdict
+
+
+@pytest.mark.parametrize(("machine", "fcntl", "flock"), [(X86, 72, 73), (ARM, 25, 32)])
+def test_without_locks(machine: tuple[str, int], fcntl: int, flock: int) -> None:
+    name, token = machine
+    program = seccomp.build_filter(name, locks=False)
+    assert judge(program, token, flock) == ENOSYS
+    for command in (*SHARING, *SET_LOCK, 2**32 + 6):
+        assert judge(program, token, fcntl, 3, command) == EPERM, command
+    for command in PRIVATE:
+        assert judge(program, token, fcntl, 3, command) == ALLOW, command
 
 
 @pytest.mark.parametrize("machine", [X86, ARM])

@@ -26,6 +26,7 @@ from assay.sandbox.disk import DiskWatch
 from assay.sandbox.filesystem import (
     Reach,
     check_target,
+    hiding_arguments,
     interpreter_arguments,
     mount_arguments,
     system_arguments,
@@ -172,8 +173,8 @@ def _version() -> str:
 
 
 @functools.cache
-def _filter() -> bytes:
-    return seccomp.build_filter()
+def _filter(locks: bool) -> bytes:
+    return seccomp.build_filter(locks=locks)
 
 
 class BubblewrapSandbox:
@@ -238,7 +239,9 @@ class BubblewrapSandbox:
                 stack.callback(group.drop_cache)
         with ExitStack() as descriptors:
             passwd_fd = _pipe_with(_passwd(user), descriptors)
-            filter_fd = _pipe_with(_filter(), descriptors) if seccomp.supported() else None
+            filter_fd = None
+            if seccomp.supported():
+                filter_fd = _pipe_with(_filter(not spec.sees_held_out), descriptors)
             state_in, state_out = os.pipe()
             descriptors.callback(os.close, state_out)
             stack.callback(os.close, state_in)
@@ -327,7 +330,7 @@ def _options(
         *("--json-status-fd", str(state_fd), "--hostname", "sandbox", "--cap-drop", "ALL"),
         *system_arguments(),
         *("--ro-bind-data", str(passwd_fd), "/etc/passwd"),
-        *("--proc", "/proc", "--dev", "/dev"),
+        *("--proc", "/proc", *hiding_arguments(), "--dev", "/dev"),
         *("--size", tmpfs, "--tmpfs", "/dev/shm", "--size", tmpfs, "--tmpfs", "/tmp"),
         *interpreter_arguments(reach),
         *mount_arguments(spec.mounts, reach),

@@ -10,6 +10,17 @@ from assay.sandbox.interface import Limits, Mount
 
 SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives")
+HIDDEN_PROC = (
+    *("/proc/buddyinfo", "/proc/diskstats", "/proc/fs", "/proc/interrupts", "/proc/key-users"),
+    *("/proc/keys", "/proc/locks", "/proc/pagetypeinfo", "/proc/pressure", "/proc/sched_debug"),
+    *("/proc/schedstat", "/proc/slabinfo", "/proc/softirqs", "/proc/swaps", "/proc/timer_list"),
+    *("/proc/vmstat", "/proc/zoneinfo", "/proc/sys/fs/dentry-state", "/proc/sys/fs/file-nr"),
+    *("/proc/sys/fs/inode-nr", "/proc/sys/fs/inode-state"),
+)
+"""What the kernel counts or lists for the whole host: one sandbox would see another's doing.
+
+Libraries read `/proc/meminfo`, `/proc/stat`, `/proc/loadavg` and `/proc/cpuinfo`, so these stay.
+"""
 _LEAST_TMPFS = 16 << 20
 _KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
 # Folders that hold far more than an interpreter.
@@ -98,6 +109,18 @@ def system_arguments() -> list[str]:
             arguments += ["--ro-bind", link, link]
     for path in SYSTEM_FILES:
         arguments += ["--ro-bind-try", path, path]
+    return arguments
+
+
+def hiding_arguments() -> list[str]:
+    """Bubblewrap arguments that empty `HIDDEN_PROC`, as far as this host's kernel has it."""
+    arguments: list[str] = []
+    for path in HIDDEN_PROC:
+        if os.path.isdir(path):
+            arguments += ["--tmpfs", path, "--remount-ro", path]
+        elif os.path.exists(path):
+            # A device, because it reads as empty. A bind without devices could not be opened.
+            arguments += ["--dev-bind", "/dev/null", path]
     return arguments
 
 

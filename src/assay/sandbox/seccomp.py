@@ -22,14 +22,13 @@ from assay.sandbox import syscalls
 
 # Classic BPF opcodes (linux/bpf_common.h), seccomp actions and the offsets in seccomp_data.
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_AND = 0x54
 _ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
 
 _NAMESPACE_FLAGS = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 _FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
 _NETLINK, _NETLINK_ROUTE = 16, 0
-_TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
-_CACHE_ADVICE = (20, 21)  # MADV_COLD, MADV_PAGEOUT
 _X32_BIT = 0x40000000
 
 # Comparisons in the words of container engines, and what a condition is made of: index of the
@@ -38,6 +37,27 @@ _EQUAL, _DIFFERENT, _GREATER = "SCMP_CMP_EQ", "SCMP_CMP_NE", "SCMP_CMP_GT"
 _MASKED = "SCMP_CMP_MASKED_EQ"
 _LOW = 0xFFFFFFFF
 Condition = tuple[int, str, int, int]
+
+# Values of a 32-bit argument: a mask, and what the value is under it.
+Pattern = tuple[int, int]
+
+
+def _exactly(*values: int) -> tuple[Pattern, ...]:
+    return tuple((_LOW, value) for value in values)
+
+
+_TERMINAL_INJECTION = _exactly(0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+# Requests of file systems, by their second byte: 'f' (FIEMAP, EXT4_IOC_GET_ES_CACHE, FS_IOC_*),
+# 'X' (xfs, FIFREEZE, FITRIM) and that of btrfs. Some tell which parts of a shared file were read.
+_FILE_SYSTEM_REQUESTS: tuple[Pattern, ...] = ((0xFF00, 0x6600), (0xFF00, 0x5800), (0xFF00, 0x9400))
+_CACHE_ADVICE = _exactly(20, 21)  # MADV_COLD, MADV_PAGEOUT
+# Commands of fcntl that tell what another process does with a shared file: F_GETLK, locks that
+# belong to an open file (F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW), F_SETLEASE, F_NOTIFY, hints that
+# are stored in the inode (F_GET_RW_HINT to F_SET_FILE_RW_HINT), F_GETDELEG, F_SETDELEG.
+_SHARING = _exactly(5, 36, 37, 38, 1024, 1026, *range(1035, 1041))
+_SET_LOCK = _exactly(6, 7)  # F_SETLK, F_SETLKW
+# The order in which rules look at bits: first those that tell the most patterns apart.
+_SPLITS = (*range(15, 7, -1), *range(31, 15, -1), *range(7, -1, -1))
 
 _BLOCK = 16  # intervals of call numbers that are passed over in one step
 
@@ -91,19 +111,14 @@ def _judge_clone() -> bytes:
     return body + _return_errno(errno.EPERM) + _op(_RETURN, _ALLOW)
 
 
-def _judge_ioctl() -> bytes:
-    """Allow ioctl except those that type into a terminal."""
-    body = _load_argument(1)
-    for request in _TERMINAL_INJECTION:
-        body += _op(_JUMP_EQUAL, request, 0, 1) + _return_errno(errno.EPERM)
-    return body + _op(_RETURN, _ALLOW)
-
-
-def _judge_madvise() -> bytes:
-    """Allow madvise except where it drops pages from the cache (see `syscalls.DENIED`)."""
-    body = _load_argument(2)
-    for advice in _CACHE_ADVICE:
-        body += _op(_JUMP_EQUAL, advice, 0, 1) + _return_errno(errno.EPERM)
+def _judge_patterns(index: int, patterns: Iterable[Pattern]) -> bytes:
+    """Allow a call unless the argument at `index` matches one of `patterns`."""
+    body = b""
+    for mask, value in patterns:
+        body += _load_argument(index)
+        if mask != _LOW:
+            body += _op(_AND, mask)
+        body += _op(_JUMP_EQUAL, value, 0, 1) + _return_errno(errno.EPERM)
     return body + _op(_RETURN, _ALLOW)
 
 
@@ -123,29 +138,41 @@ def _when(number: int, body: bytes) -> bytes:
     return _op(_JUMP_EQUAL, number, 0, len(body) // 8) + body
 
 
-def _judge_by_arguments(architecture: Architecture) -> bytes:
+def _refused_patterns(locks: bool) -> dict[str, tuple[int, tuple[Pattern, ...]]]:
+    """Calls that are allowed but for some values: the index of the argument, and the values."""
+    return {
+        "ioctl": (1, (*_TERMINAL_INJECTION, *_FILE_SYSTEM_REQUESTS)),
+        "madvise": (2, _CACHE_ADVICE),
+        "fcntl": (1, _SHARING if locks else (*_SHARING, *_SET_LOCK)),
+    }
+
+
+def _allowed(locks: bool) -> frozenset[str]:
+    return syscalls.ALLOWED if locks else syscalls.ALLOWED - syscalls.LOCKS
+
+
+def _judge_by_arguments(architecture: Architecture, locks: bool) -> bytes:
     bodies = {
         # Its flags are in memory, out of a filter's sight. C libraries fall back to clone.
         "clone3": _return_errno(errno.ENOSYS),
         "clone": _judge_clone(),
         "socket": _judge_socket(),
         "socketpair": _judge_socket(),
-        "ioctl": _judge_ioctl(),
-        "madvise": _judge_madvise(),
         "prlimit64": _judge_prlimit(),
         "preadv2": _judge_flagged_io(),
         "pwritev2": _judge_flagged_io(),
+        **{call: _judge_patterns(*refused) for call, refused in _refused_patterns(locks).items()},
     }
     judged = ((architecture.number(call), body) for call, body in bodies.items())
     return b"".join(_when(number, body) for number, body in judged if number is not None)
 
 
-def _judge_by_number(architecture: Architecture) -> bytes:
+def _judge_by_number(architecture: Architecture, locks: bool) -> bytes:
     """Answer all calls by their number alone: a table of intervals, from low to high."""
     answers = {
         architecture.number(call): answer
         for calls, answer in (
-            (syscalls.ALLOWED, _op(_RETURN, _ALLOW)),
+            (_allowed(locks), _op(_RETURN, _ALLOW)),
             (syscalls.DENIED, _return_errno(errno.EPERM)),
         )
         for call in calls
@@ -172,8 +199,11 @@ def supported(machine: str | None = None) -> bool:
     return sys.platform == "linux" and (machine or platform.machine()) in _ARCHITECTURES
 
 
-def build_filter(machine: str | None = None) -> bytes:
+def build_filter(machine: str | None = None, *, locks: bool = True) -> bytes:
     """The filter as an array of `struct sock_filter`, ready for `bwrap --seccomp`.
+
+    Without `locks`, a program cannot lock files: other sandboxes see the same files and would
+    notice. Files of its own are not told apart from them.
 
     Raises `KeyError` on an architecture without a table.
     """
@@ -182,25 +212,26 @@ def build_filter(machine: str | None = None) -> bytes:
     program += _op(_RETURN, _KILL_PROCESS) + _op(_LOAD, _NUMBER)
     if architecture.has_x32:
         program += _op(_JUMP_GREATER_EQUAL, _X32_BIT, 0, 1) + _op(_RETURN, _KILL_PROCESS)
-    return program + _judge_by_arguments(architecture) + _judge_by_number(architecture)
+    program += _judge_by_arguments(architecture, locks)
+    return program + _judge_by_number(architecture, locks)
 
 
-def build_profile(machine: str | None = None) -> str:
+def build_profile(machine: str | None = None, *, locks: bool = True) -> str:
     """A profile (JSON) for Docker's `seccomp=` from the same table.
 
     It names the calls that are unknown, too: some engines answer what a profile does not name with
     EPERM, which C libraries do not take for a missing call. A process that wants ENOSYS for calls
-    newer than the table as well installs the filter itself.
+    newer than the table as well installs the filter itself. `locks` is that of `build_filter`.
 
     Raises `KeyError` on an architecture without a table.
     """
     name = machine or platform.machine()
     known = _known(_ARCHITECTURES[name])
-    named = syscalls.ALLOWED | syscalls.DENIED | syscalls.JUDGED
+    named = _allowed(locks) | syscalls.DENIED | syscalls.JUDGED
     rules = [
-        _allow(known & syscalls.ALLOWED),
-        *_permissions(),
-        *refusals(name),
+        _allow(known & _allowed(locks)),
+        *_permissions(locks),
+        *refusals(name, locks=locks),
         _refuse(known - named, errno.ENOSYS),
     ]
     return json.dumps(
@@ -213,34 +244,43 @@ def build_profile(machine: str | None = None) -> str:
     )
 
 
-def refusals(machine: str) -> list[dict[str, Any]]:
+def refusals(
+    machine: str, *, locks: bool = True, shares_files: bool = False
+) -> list[dict[str, Any]]:
     """The rules of `build_profile` that refuse what would be allowed or exist without them.
 
-    No rule refuses what another one allows: it would not be said which of them counts.
+    No rule refuses what another one allows: it would not be said which of them counts. With
+    `shares_files`, calls that tell what others do with a shared file are not among them.
     """
+    denied = _known(_ARCHITECTURES[machine]) & syscalls.DENIED
+    refused = _refused_patterns(locks)
+    if shares_files:
+        denied -= syscalls.SHARED_FILES
+        refused = {**refused, "ioctl": (1, _TERMINAL_INJECTION), "fcntl": (1, ())}
     sockets = ["socket", "socketpair"]
     others = [family for family in range(_NETLINK) if family not in _FAMILIES]
     netlink = (0, _EQUAL, _NETLINK, 0)
-    injection = [(1, _MASKED, _LOW, request) for request in _TERMINAL_INJECTION]
-    eviction = [(2, _MASKED, _LOW, advice) for advice in _CACHE_ADVICE]
     conditions: list[tuple[list[str], Sequence[Condition]]] = [
         *((["clone"], [(0, _MASKED, flag, flag)]) for flag in _bits()),
         *((sockets, [(0, _EQUAL, family, 0)]) for family in others),
         (sockets, [(0, _GREATER, _NETLINK, 0)]),
         (sockets, [netlink, (2, _DIFFERENT, _NETLINK_ROUTE, 0)]),
-        *((["ioctl"], [condition]) for condition in injection),
-        *((["madvise"], [condition]) for condition in eviction),
+        *(
+            ([call], [(index, _MASKED, *pattern)])
+            for call, (index, patterns) in refused.items()
+            for pattern in patterns
+        ),
         (["preadv2", "pwritev2"], [(5, _DIFFERENT, 0, 0)]),
         (["prlimit64"], [(0, _DIFFERENT, 0, 0)]),
     ]
     return [
-        _refuse(_known(_ARCHITECTURES[machine]) & syscalls.DENIED, errno.EPERM),
+        _refuse(denied, errno.EPERM),
         _refuse(["clone3"], errno.ENOSYS),
         *(_refuse(calls, errno.EPERM, *when) for calls, when in conditions),
     ]
 
 
-def _permissions() -> list[dict[str, Any]]:
+def _permissions(locks: bool) -> list[dict[str, Any]]:
     """The rules that allow calls by their arguments."""
     sockets = ["socket", "socketpair"]
     netlink = [(0, _EQUAL, _NETLINK, 0), (2, _EQUAL, _NETLINK_ROUTE, 0)]
@@ -248,25 +288,30 @@ def _permissions() -> list[dict[str, Any]]:
         _allow(["clone"], (0, _MASKED, _NAMESPACE_FLAGS, 0)),
         *(_allow(sockets, (0, _EQUAL, family, 0)) for family in _FAMILIES),
         _allow(sockets, *netlink),
-        *(_allow(["ioctl"], (1, _MASKED, *rest)) for rest in _all_but(_TERMINAL_INJECTION)),
-        *(_allow(["madvise"], (2, _MASKED, *rest)) for rest in _all_but(_CACHE_ADVICE)),
+        *(
+            _allow([call], (index, _MASKED, *rest))
+            for call, (index, refused) in _refused_patterns(locks).items()
+            for rest in _all_but(refused)
+        ),
         _allow(["preadv2", "pwritev2"], (5, _EQUAL, 0, 0)),
         _allow(["prlimit64"], (0, _EQUAL, 0, 0)),
     ]
 
 
-def _all_but(values: Sequence[int]) -> list[tuple[int, int]]:
-    """Masks and values that cover every 32-bit number except `values`.
+def _all_but(patterns: Sequence[Pattern], mask: int = 0, value: int = 0) -> list[Pattern]:
+    """Patterns that cover every 32-bit number under `mask` and `value` except `patterns`.
 
-    A rule can only say what it is for. The others are all numbers that begin like a value, from
-    the highest bit, and then differ.
+    A rule can only say what it is for. So the numbers are split by one bit after the other, until
+    no refused one is among them, or no other.
     """
-    beside = {
-        (-1 << bit & _LOW, (value >> bit ^ 1) << bit) for value in values for bit in range(32)
-    }
-    return sorted(
-        (mask, start) for mask, start in beside if all(v & mask != start for v in values)
-    )
+    near = [(m, v) for m, v in patterns if v & mask == value & m]
+    if not near:
+        return [(mask, value)]
+    if any(m & ~mask == 0 for m, _ in near):
+        return []
+    bit = next(1 << split for split in _SPLITS if not mask & 1 << split)
+    halves = (value, value | bit)
+    return [rest for half in halves for rest in _all_but(near, mask | bit, half)]
 
 
 def _known(architecture: Architecture) -> set[str]:

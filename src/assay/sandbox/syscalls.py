@@ -50,12 +50,24 @@ RECORDED: dict[str, tuple[str, ...]] = {name: tuple(by) for name, *by in _rows(R
 ADDED = _groups(_HERE / "added_syscalls.txt")
 """Calls that the machine that records cannot make, by the reason why they are needed."""
 
-DENIED = frozenset[str]().union(*_groups(_HERE / "denied_syscalls.txt").values())
+_DENIED = _groups(_HERE / "denied_syscalls.txt")
+
+DENIED = frozenset[str]().union(*_DENIED.values())
 """Calls that are refused even if a program was seen to make them."""
+
+SHARED_FILES = _DENIED["shared files"]
+"""Those of `DENIED` that tell what another sandbox does with a file that both see."""
+
+LOCKS = frozenset({"flock"})
+"""Calls that a program which is shown held-out data may not make (`SandboxSpec.sees_held_out`).
+
+They fail with ENOSYS, so that libraries fall back to lock files or give up. With EPERM some of
+them would try again for ever.
+"""
 
 JUDGED = frozenset(
     {
-        *("clone", "clone3", "socket", "socketpair", "ioctl", "madvise"),
+        *("clone", "clone3", "socket", "socketpair", "ioctl", "madvise", "fcntl"),
         *("preadv2", "pwritev2", "prlimit64"),
     }
 )

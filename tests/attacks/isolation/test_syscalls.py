@@ -175,7 +175,8 @@ for top in ("/sys", "/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/ac
     for folder, _, names in os.walk(top):
         for name in names:
             path = os.path.join(folder, name)
-            attack(f"opened {path}", opens, path, os.O_WRONLY)
+            if os.lstat(path).st_rdev != os.makedev(1, 3):  # hidden by /dev/null
+                attack(f"opened {path}", opens, path, os.O_WRONLY)
 attack("cgroup", os.mkdir, "/sys/fs/cgroup/x")
 attack("own cgroup", lambda: [opens(p, 1) for p in ("/sys/fs/cgroup/cgroup.procs",)])
 control("own name", lambda: read("/proc/self/comm") != "")

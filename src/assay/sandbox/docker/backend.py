@@ -9,6 +9,7 @@ source are not seen. Engines that map user ids (rootless, userns-remap) are refu
 """
 
 import contextlib
+import functools
 import math
 import os
 import signal
@@ -150,7 +151,7 @@ class DockerSandbox:
                 group=group,
                 door=door.folder,
                 labels=self._labels(spec),
-                profile=seccomp.build_profile() if seccomp.supported() else None,
+                profile=_profile(not spec.sees_held_out) if seccomp.supported() else None,
                 devices=devices,
                 folders=folders,
             )
@@ -208,13 +209,14 @@ class DockerSandbox:
     def _order(self, spec: SandboxSpec) -> dict[str, Any]:
         """What the container's init is told; see `init`."""
         image, keep = self.image, spec.keep
+        filtered = _filter(not spec.sees_held_out).hex() if seccomp.supported() else ""
         ours = {"PATH": image.path, "HOME": "/tmp", "LANG": "C.UTF-8", "PWD": spec.cwd}
         return {
             "argv": spec.argv,
             "env": {**ours, **spec.env},
             "cwd": spec.cwd,
             "limits": _resource_limits(spec.limits),
-            "filter": seccomp.build_filter().hex() if seccomp.supported() else "",
+            "filter": filtered,
             "seconds": spec.limits.wall_seconds + GUARD_SECONDS,
             "grace": self._settings.grace_seconds,
             "keep": None if keep is None else [keep.most_bytes, keep.tail_bytes],
@@ -259,6 +261,16 @@ class DockerSandbox:
         disk = DiskWatch(spec.mounts, spec.limits)
         grace = self._settings.grace_seconds
         return DockerHandle(self._engine, container, spec, grace, link, meter, disk, note.started)
+
+
+@functools.cache
+def _profile(locks: bool) -> str:
+    return seccomp.build_profile(locks=locks)
+
+
+@functools.cache
+def _filter(locks: bool) -> bytes:
+    return seccomp.build_filter(locks=locks)
 
 
 def _outcome(

@@ -15,7 +15,7 @@ from typing import Any
 from assay.sandbox.docker import init
 from assay.sandbox.docker.image import Image
 from assay.sandbox.docker.link import PASSWD, SOCKET
-from assay.sandbox.filesystem import SYSTEM_LINKS, tmpfs_bytes
+from assay.sandbox.filesystem import HIDDEN_PROC, SYSTEM_LINKS, tmpfs_bytes
 from assay.sandbox.interface import Limits, SandboxSpec
 
 _PERIOD = 100_000  # microseconds over which a share of processors is counted
@@ -24,8 +24,8 @@ _GPU = re.compile(r"(GPU|MIG)(-[0-9A-Za-z]+)+(/\d+){0,2}")
 
 # What engines hide by themselves, which a list of ours replaces, and what tells about the host.
 _MASKED = (
-    *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys"),
-    *("/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list"),
+    *HIDDEN_PROC,
+    *("/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/latency_stats", "/proc/scsi"),
     *("/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware"),
     *("/sys/class/dmi", "/sys/devices/virtual/dmi", "/sys/fs/cgroup"),
 )
