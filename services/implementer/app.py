@@ -16,6 +16,7 @@ from assay.contracts.base import Problem
 from services.implementer import problems
 from services.implementer.context import Context
 from services.implementer.dependencies import refuse_unknown_parameters
+from services.implementer.keys import RequireKey
 from services.implementer.metrics import Metrics
 from services.implementer.observe import Observe, bind_ids
 from services.implementer.origin import RefuseForeign
@@ -82,6 +83,7 @@ def create_app(context: Context, *, here_only: bool = False) -> FastAPI:
     app.include_router(transfers.router, prefix="/internal/v1")
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     app.add_middleware(BodyLimit, limit=context.settings.max_body_bytes)
+    app.add_middleware(RequireKey, context=context)  # before anything of a body is read
     app.add_middleware(RefuseForeign, here_only=here_only)
     app.add_middleware(Observe)  # outermost: it also sees what the others refuse
     return app

@@ -32,10 +32,12 @@ async def get_context(request: Request) -> Context:
 ContextDep = Annotated[Context, Depends(get_context)]
 
 
-async def get_owner(
-    context: ContextDep, authorization: Annotated[str | None, Header()] = None
-) -> str:
-    """Whose API key was sent; `local` where no keys are configured."""
+def owner_of(context: Context, authorization: str | None) -> str:
+    """Whose API key a header holds; `local` where no keys are configured.
+
+    Raises:
+        HTTPException: 401, it holds none.
+    """
     keys = context.settings.api_keys
     if not keys:
         return LOCAL_OWNER
@@ -48,6 +50,13 @@ async def get_owner(
     )
 
 
+async def get_owner(
+    context: ContextDep, authorization: Annotated[str | None, Header()] = None
+) -> str:
+    """Whose API key was sent; `local` where no keys are configured."""
+    return owner_of(context, authorization)
+
+
 async def may_scrape(
     context: ContextDep, authorization: Annotated[str | None, Header()] = None
 ) -> None:
@@ -58,7 +67,7 @@ async def may_scrape(
     token, sent = context.settings.metrics_token, bearer(authorization)
     if token and sent and hmac.compare_digest(sent.encode(), token.get_secret_value().encode()):
         return
-    await get_owner(context, authorization)
+    owner_of(context, authorization)
 
 
 OwnerDep = Annotated[str, Depends(get_owner)]
@@ -74,10 +83,13 @@ async def get_administrator(context: ContextDep, owner: OwnerDep) -> str:
     )
 
 
-async def get_worker(
-    context: ContextDep, authorization: Annotated[str | None, Header()] = None
-) -> str:
-    """The id of the worker whose token was sent."""
+async def worker_of(context: Context, authorization: str | None) -> str:
+    """The id of the worker whose token a header holds.
+
+    Raises:
+        HTTPException: 401, it holds none.
+        Unavailable: the database cannot be used.
+    """
     token = bearer(authorization)
     worker_id: str | None = None
     if token:
@@ -86,6 +98,13 @@ async def get_worker(
     if worker_id is None:
         raise HTTPException(401, "send a valid worker token", {"WWW-Authenticate": "Bearer"})
     return worker_id
+
+
+async def get_worker(
+    context: ContextDep, authorization: Annotated[str | None, Header()] = None
+) -> str:
+    """The id of the worker whose token was sent."""
+    return await worker_of(context, authorization)
 
 
 WorkerDep = Annotated[str, Depends(get_worker)]

@@ -103,6 +103,12 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
+def of(request: Request, error: AssayError | HTTPException) -> JSONResponse:
+    """The answer to an error that is raised before the app, which has handlers, is called."""
+    handler = _library_error if isinstance(error, AssayError) else _http_error
+    return handler(request, error)
+
+
 def _library_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, AssayError)
     fields = [_field(f) for f in getattr(error, "fields", ())]
