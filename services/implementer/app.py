@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from importlib import metadata
 from typing import Any
 
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from assay.contracts.base import Problem
 from services.implementer import problems
+from services.implementer.bodies import BodyLimit
 from services.implementer.context import Context
 from services.implementer.dependencies import refuse_unknown_parameters
 from services.implementer.keys import RequireKey
@@ -33,7 +30,6 @@ from services.implementer.routers import (
     workers,
 )
 
-_UPLOAD = re.compile(r"/internal/v1/attempts/[^/]+/artifacts/[^/]+")
 _CONTENT = {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 #: Every endpoint may answer with a problem; FastAPI would describe its own error shape for 422.
 _RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -117,55 +113,3 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
         return schema
     described: dict[str, Any] = options[0]
     return {name: value for name, value in schema.items() if name != "anyOf"} | described
-
-
-class BodyLimit:
-    """Refuse bodies that are larger than `limit` bytes before they are read into memory.
-
-    Artifacts have a limit of their own.
-    """
-
-    def __init__(self, app: ASGIApp, limit: int) -> None:
-        self._app = app
-        self._limit = limit
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or _is_upload(scope):
-            await self._app(scope, receive, send)
-            return
-        size = 0
-
-        async def counted() -> Message:
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
-            if size > self._limit:
-                raise TooLargeError(self._limit)
-            return message
-
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
-        try:
-            if declared.isdigit() and int(declared) > self._limit:
-                raise TooLargeError(self._limit)
-            await self._app(scope, counted, send)
-        except TooLargeError:
-            await self._refuse(scope, receive, send)
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        detail = TooLargeError(self._limit).detail
-        response = problems.answer(
-            Request(scope), 413, "The body is too large", "body_too_large", detail
-        )
-        await response(scope, receive, send)
-
-
-class TooLargeError(HTTPException):
-    """The body of a request passed the limit. FastAPI lets HTTP errors pass while it reads."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(413, f"the body is larger than {limit} bytes; split the batch")
-
-
-def _is_upload(scope: Scope) -> bool:
-    path: str = scope["path"]
-    return scope["method"] == "PUT" and _UPLOAD.fullmatch(path) is not None
