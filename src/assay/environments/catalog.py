@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from assay.contracts.environment import EnvironmentManifest, Profile
-from assay.domain.errors import FieldError, InvalidInput, NotFound
+from assay.domain.errors import FieldError, InvalidInput, NotFound, Unavailable
 from assay.domain.hashing import text_tree_hash, tree_hash
 from assay.environments.bundle import read_tree
 
@@ -50,10 +51,12 @@ class Environment:
 
         Raises:
             InvalidInput: the manifest is missing, malformed, or contradicts the folder.
+            Unavailable: the folder cannot be read now.
         """
         path = folder / MANIFEST
         try:
-            raw = tomllib.loads(path.read_text())
+            with _reading():
+                raw = tomllib.loads(path.read_text())
         except FileNotFoundError:
             raise InvalidInput(f"{path}: not found; an environment needs this file") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -87,15 +90,16 @@ class Environment:
 
     @cached_property
     def content_hash(self) -> str:
-        files = read_tree(self.folder)
+        with _reading():
+            files = read_tree(self.folder)
         return tree_hash({n: c for n, c in files.items() if n not in NOT_HASHED})
 
     @cached_property
     def codebase(self) -> dict[str, str]:
         """The text files of the baseline codebase, by name."""
-        return {
-            name: content.decode() for name, content in read_tree(self.folder / "codebase").items()
-        }
+        with _reading():
+            files = read_tree(self.folder / "codebase")
+        return {name: content.decode() for name, content in files.items()}
 
     @property
     def codebase_hash(self) -> str:
@@ -118,14 +122,18 @@ class Environment:
     def prompt(self, name: str) -> str:
         """The environment's own text for a prompt (`RULES`, `EXAMPLE`); empty without one."""
         path = self.folder / name
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
+        with _reading():
+            if path.is_file():
+                return path.read_text(encoding="utf-8")
+        return ""
 
     def committed_baselines(self) -> Mapping[str, Any]:
         """`baseline.json`: what `assay env calibrate` measured, by profile and hardware class."""
         path = self.folder / BASELINES
         if not path.exists():
             return {}
-        data: Mapping[str, Any] = json.loads(path.read_text())
+        with _reading():
+            data: Mapping[str, Any] = json.loads(path.read_text())
         return data
 
 
@@ -145,6 +153,7 @@ class Catalog:
         Raises:
             NotFound: there is none; the message lists those there are.
             InvalidInput: its manifest is wrong, or the hash differs.
+            Unavailable: a folder cannot be read now.
         """
         short, _, wanted = name.partition("@")
         paths = self._paths()
@@ -167,9 +176,23 @@ class Catalog:
 
     def _paths(self) -> dict[str, Path]:
         found: dict[str, Path] = {}
-        for folder in self._folders:
-            if folder.is_dir():
-                for child in sorted(folder.iterdir()):
-                    if (child / MANIFEST).is_file():
-                        found.setdefault(child.name, child)
+        with _reading():
+            for folder in self._folders:
+                if folder.is_dir():
+                    for child in sorted(folder.iterdir()):
+                        if (child / MANIFEST).is_file():
+                            found.setdefault(child.name, child)
         return found
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Raises Unavailable for faults of the disk and for too many open files."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Unavailable(
+            f"environments cannot be read: {error}; once that is mended, try again"
+        ) from error
