@@ -35,6 +35,7 @@ def find(
     for _, alike in earlier_alike(
         texts,
         options.novelty_threshold,
+        most=MOST_NAMED,
         first=len(earlier),
         passed_over=options.novelty == "skip",
     ):
@@ -45,7 +46,7 @@ def find(
                     experiment=earlier[one.place][0] if one.place < len(earlier) else None,
                     position=one.place - len(earlier),
                 )
-                for one in alike[:MOST_NAMED]
+                for one in alike
             ]
         )
     return found

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.domain.similarity import Alike, earlier_alike, words
+from assay.domain.similarity import Alike, Effort, earlier_alike, words
 
 
 def jaccard(one: frozenset[str], other: frozenset[str]) -> float:
@@ -35,26 +35,85 @@ def test_words_are_a_set_without_tags_and_case() -> None:
     ],
 )
 def test_jaccard(one: str, other: str, expected: float) -> None:
-    found = dict(earlier_alike([one, other], 0.1))
+    found = dict(earlier_alike([one, other], 0.1, most=5))
     assert [alike.similarity for alike in found[1]] == [expected] * (expected > 0)
 
 
-@given(st.lists(text, max_size=12), st.sampled_from([0.3, 0.5, 0.6, 0.8, 1.0]), st.integers(0, 4))
-def test_none_is_missed_and_none_invented(texts: list[str], threshold: float, first: int) -> None:
-    found = dict(earlier_alike(texts, threshold, first=first))
+@given(
+    st.lists(text, max_size=12),
+    st.sampled_from([0.3, 0.5, 0.6, 0.8, 1.0]),
+    st.integers(0, 4),
+    st.integers(1, 12),
+    st.booleans(),
+)
+def test_none_is_missed_and_none_invented(
+    texts: list[str], threshold: float, first: int, most: int, passed_over: bool
+) -> None:
+    found = dict(earlier_alike(texts, threshold, most=most, first=first, passed_over=passed_over))
     assert list(found) == list(range(first, len(texts)))
     for place, alike in found.items():
         expected = [
             Alike(i, jaccard(words(texts[i]), words(texts[place])))
             for i in range(place)
+            if not (passed_over and found.get(i))
             if jaccard(words(texts[i]), words(texts[place])) >= threshold
         ]
-        assert alike == sorted(expected, key=lambda a: (-a.similarity, a.place))
+        assert alike == sorted(expected, key=lambda a: (-a.similarity, a.place))[:most]
 
 
 def test_one_that_is_passed_over_is_not_compared_with() -> None:
     texts = ["a b c d e f g h i j", "a b c d e f g h i x", "a b c d e f g h y x"]
-    found = dict(earlier_alike(texts, 0.8, passed_over=True))
+    found = dict(earlier_alike(texts, 0.8, most=5, passed_over=True))
     assert [a.place for a in found[1]] == [0]
     assert found[2] == [], "it is only like the second, which is not there"
-    assert [a.place for a in dict(earlier_alike(texts, 0.8))[2]] == [1]
+    assert [a.place for a in dict(earlier_alike(texts, 0.8, most=5))[2]] == [1]
+
+
+def spent(texts: list[str], threshold: float = 0.8, *, passed_over: bool = False) -> Effort:
+    """The work that a search for alike texts does."""
+    left = Effort(characters=10**12, steps=10**12)
+    for _ in earlier_alike(texts, threshold, most=5, passed_over=passed_over, effort=left):
+        pass
+    return Effort(10**12 - left.characters, 10**12 - left.steps)
+
+
+@pytest.mark.parametrize("passed_over", [False, True])
+def test_equal_texts_are_read_and_compared_once(passed_over: bool) -> None:
+    texts = ["a b c d"] * 4_000
+    effort = spent(texts, passed_over=passed_over)
+    assert effort.characters == len(texts[0])
+    assert effort.steps <= 10 * len(texts)
+
+
+def test_equal_words_are_compared_once() -> None:
+    texts = [f"{'a ' * number}b c d" for number in range(1, 200)]
+    assert spent(texts).steps <= 10 * len(texts)
+
+
+def test_long_texts_without_a_common_word_are_not_compared() -> None:
+    texts = [" ".join(f"w{place}_{word}" for word in range(2_000)) for place in range(20)]
+    assert spent(texts).steps == 0
+
+
+def test_work_ends_where_every_text_is_nearly_like_every_other() -> None:
+    texts = [f"a b c d e f g h {place}" for place in range(1_000)]
+    assert spent(texts).steps > 1_000_000
+    effort = Effort(steps=10_000)
+    found = dict(earlier_alike([*texts, texts[7]], 0.8, most=5, effort=effort))
+    assert len(found) == 1_001
+    assert effort.steps < 1_000
+    assert found[5], "found while there were steps left"
+    assert found[999] == [], "there were none left"
+    assert found[1_000] == [Alike(7, 1.0)], "the same words"
+
+
+def test_what_was_not_read_is_alike_only_to_the_same_text() -> None:
+    texts = ["a b c", "c b a", "b a c", "a b c"]
+    found = dict(earlier_alike(texts, 0.8, most=5, effort=Effort(characters=0)))
+    assert found == {0: [], 1: [], 2: [], 3: [Alike(0, 1.0)]}
+
+
+def test_the_last_texts_are_read_first() -> None:
+    texts = ["a b c", "c b a", "b a c"]
+    found = dict(earlier_alike(texts, 0.8, most=5, effort=Effort(characters=10)))
+    assert found == {0: [], 1: [], 2: [Alike(1, 1.0)]}
