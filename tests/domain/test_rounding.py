@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import ItemsView
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -97,6 +99,23 @@ def test_the_largest_error_that_an_evaluator_states_counts() -> None:
     metrics = {"loss": 1.0, "loss/se": 0.001, "loss/windows_se": 0.02, "other_se": 3.0}
     assert standard_error(metrics, "loss") == 0.02
     assert standard_error({"loss": 1.0, "loss/se": 0.0}, "loss") is None
+
+
+class Counted(dict[str, Any]):
+    """Metrics that count how often all of them are read."""
+
+    readings = 0
+
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
+        self.readings += 1
+        return super().items()
+
+
+def test_metrics_are_not_all_read_again_for_each_of_them() -> None:
+    metrics = Counted({f"m{number}": 1.5 * number for number in range(1_000)})
+    shown_metrics(metrics)
+    success_bits(metrics, {}, 1.0, "m1", None)
+    assert metrics.readings < 10
 
 
 def test_details_of_a_metric_have_no_more_digits_after_the_point_than_it_has() -> None:

@@ -68,12 +68,7 @@ def standard_error(metrics: Mapping[str, Any], name: str) -> float | None:
     Evaluators state it as `<metric>/se`, and parts of it as `<metric>/<part>_se`; the largest one
     counts.
     """
-    found = [
-        float(value)
-        for key, value in metrics.items()
-        if _is_finite(value) and (key == f"{name}/se" or _is_part(key, name))
-    ]
-    return max((error for error in found if error > 0), default=None)
+    return _standard_errors(metrics).get(name)
 
 
 def shown_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,8 +77,9 @@ def shown_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     A number named `<metric>/<detail>` is rounded at least as coarsely as `<metric>`: otherwise the
     digits that are missing from one could be read in the other.
     """
+    errors = _standard_errors(metrics)
     return {
-        key: _rounded(value, _step(metrics, key)) if _is_finite(value) else value
+        key: _rounded(value, _step(metrics, key, errors)) if _is_finite(value) else value
         for key, value in metrics.items()
     }
 
@@ -111,7 +107,9 @@ def _shown_fact(key: str, value: Any, metrics: Mapping[str, Any], metric: str) -
     if key.endswith(_SECONDS):
         return whole(value)
     if key == _RESCORED:
-        return _rounded(value, max(_step(metrics, metric), resolution(value)))
+        return _rounded(
+            value, max(_step(metrics, metric, _standard_errors(metrics)), resolution(value))
+        )
     return shown(value)
 
 
@@ -151,8 +149,9 @@ def success_bits(
     no metric on `sealed`, and nothing counts for it.
     """
     families = {key: key.partition("/")[0] for key in metrics}
+    errors = _standard_errors(metrics)
     each = {
-        key: bits_of(value, _step(metrics, key)) if _is_finite(value) else 2
+        key: bits_of(value, _step(metrics, key, errors)) if _is_finite(value) else 2
         for key, value in shown_metrics(metrics).items()
     }
     both = OUTCOME_BITS + VERDICT_BITS + bits_of(whole(seconds), Decimal(1))
@@ -179,18 +178,25 @@ def _fact_bits(facts: Mapping[str, Any], metrics: Mapping[str, Any], metric: str
             yield bits_of(value, coarse)
 
 
-def _step(metrics: Mapping[str, Any], key: str) -> Decimal:
+def _standard_errors(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The standard error of each metric that has one, in one pass over the metrics."""
+    errors: dict[str, float] = {}
+    for key, value in metrics.items():
+        family, _, detail = key.partition("/")
+        is_error = detail == "se" or detail.endswith("_se")
+        if is_error and _is_finite(value) and value > 0:
+            errors[family] = max(float(value), errors.get(family, 0.0))
+    return errors
+
+
+def _step(metrics: Mapping[str, Any], key: str, errors: Mapping[str, float]) -> Decimal:
     """The step of one metric: that of its family, or its own where that is coarser."""
     family = key.partition("/")[0]
-    error = standard_error(metrics, family)
+    error = errors.get(family)
     own = resolution(float(metrics[key]), error)
     if not _is_finite(metrics.get(family)):
         return own
     return max(own, resolution(float(metrics[family]), error))
-
-
-def _is_part(key: str, name: str) -> bool:
-    return key.startswith(f"{name}/") and key.endswith("_se")
 
 
 def _is_finite(value: Any) -> bool:
