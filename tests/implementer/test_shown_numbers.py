@@ -320,3 +320,17 @@ def test_counting_is_one_query_that_reads_an_index_alone(service: Service) -> No
         )
         assert "COVERING INDEX ix_measurement_bits" in str(plan.all())
         assert disclosure.shown_bits(session, ["unknown"])["unknown"].search == 0
+
+
+def test_a_held_out_key_that_is_not_text_is_not_shown(tmp_path: Path, catalog: Catalog) -> None:
+    service = open_service(tmp_path, catalog)
+    with service.context.db.read() as session:
+        name = session.scalars(select(schema.Worker.name)).one()
+    body = {
+        "name": name, "incarnation": "two", "cpus": 4, "memory_bytes": 1 << 30,
+        "hardware_class": "cpu", "sandbox": "bubblewrap", "isolated": True,
+        "info": {"held_out_key": 5},
+    }  # fmt: skip
+    answer = service.api.post("/internal/v1/workers", json=body, headers=HEADERS)
+    assert answer.status_code < 300, answer.text
+    assert answer.json()["held_out_key"] is None

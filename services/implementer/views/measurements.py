@@ -135,6 +135,8 @@ def worker_body(session: Session, row: schema.Worker) -> WorkerBody:
         .order_by(schema.Attempt.id)
     ).all()
     until = row.cordoned_until
+    # A worker may state anything in its info.
+    key = row.info.get("held_out_key")
     is_cordoned = until is not None and until > datetime.now(UTC)
     return WorkerBody(
         id=row.id,
@@ -154,7 +156,7 @@ def worker_body(session: Session, row: schema.Worker) -> WorkerBody:
         cordoned_until=row.cordoned_until if is_cordoned else None,
         cordon_reason=row.cordon_reason if is_cordoned else None,
         running=list(held),
-        held_out_key=row.info.get("held_out_key"),
+        held_out_key=key if isinstance(key, str) else None,
         last_seen_at=row.last_seen_at,
     )
 
