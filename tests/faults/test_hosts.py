@@ -172,9 +172,10 @@ def test_25_cancelling_races_with_success(arena: Arena) -> None:
     ended: Counter[str] = Counter()
     with arena.hosts(2, work=Work(low=0.05, high=0.8, log_bytes=300)) as hosts:
         batches = []
-        for started in (1, 4, 7):
+        for started, succeeded in ((1, 0), (4, 0), (7, 1)):
             batch = arena.submit(8, hosts.hardware_class)
             _wait_started(arena, batch, started)
+            wait_until(lambda b=batch, n=succeeded: _succeeded(arena, b) >= n, "one has succeeded")
             with arena.client() as client:
                 client.batches.cancel(batch.id)
             batches.append(batch)
@@ -184,6 +185,10 @@ def test_25_cancelling_races_with_success(arena: Arena) -> None:
             _wait_released(arena, batch)
     assert set(ended) == {"succeeded", "cancelled"}, ended
     assert sum(ended.values()) == 24
+
+
+def _succeeded(arena: Arena, batch: Batch) -> int:
+    return arena.states(batch)["succeeded"]
 
 
 def _wait_started(arena: Arena, batch: Batch, count: int) -> None:

@@ -39,9 +39,9 @@ def judge(program: bytes, architecture: int, number: int, *arguments: int) -> in
             position += if_true if test else if_false
 
 
-SHARING = (5, 36, 37, 38, 1024, 1026, *range(1035, 1041))  # commands of fcntl
+SHARING = (36, 37, 38, 1024, 1026, *range(1035, 1041))  # commands of fcntl
 PRIVATE = (*range(5), *range(8, 12), 15, 16, 1025, 1030, 1031, 1032, 1033, 1034)
-SET_LOCK = (6, 7)
+LOCKING = (5, 6, 7)
 
 X86, ARM = ("x86_64", 0xC000003E), ("aarch64", 0xC00000B7)
 
@@ -95,7 +95,7 @@ X86, ARM = ("x86_64", 0xC000003E), ("aarch64", 0xC00000B7)
         (ARM, 26, (), EPERM),  # inotify_init1
         *((X86, 72, (3, command), EPERM) for command in SHARING),
         *((ARM, 25, (3, command), EPERM) for command in SHARING),
-        *((X86, 72, (3, command), ALLOW) for command in (*PRIVATE, *SET_LOCK)),
+        *((X86, 72, (3, command), ALLOW) for command in (*PRIVATE, *LOCKING)),
         (X86, 73, (), ALLOW),  # flock
     ],
 )
@@ -111,7 +111,7 @@ def test_without_locks(machine: tuple[str, int], fcntl: int, flock: int) -> None
     name, token = machine
     program = seccomp.build_filter(name, locks=False)
     assert judge(program, token, flock) == ENOSYS
-    for command in (*SHARING, *SET_LOCK, 2**32 + 6):
+    for command in (*SHARING, *LOCKING, 2**32 + 6):
         assert judge(program, token, fcntl, 3, command) == EPERM, command
     for command in PRIVATE:
         assert judge(program, token, fcntl, 3, command) == ALLOW, command

@@ -69,7 +69,7 @@ with tempfile.TemporaryDirectory() as inner, tempfile.NamedTemporaryFile() as na
 memory = os.memfd_create("x")
 os.ftruncate(memory, 4096), os.eventfd(0), os.getrandom(8)
 database = sqlite3.connect("base.db")
-database.execute("pragma journal_mode = truncate")
+database.execute("pragma journal_mode = wal")
 database.execute("create table t (x)")
 database.execute("insert into t values (1)")
 database.commit(), database.close()

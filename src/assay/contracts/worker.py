@@ -33,7 +33,7 @@ MAX_HELD = 10_000
 MAX_DEVICES = 1_024
 #: Of one report. A worker sends 2,000 points and 256 KiB of each log at once.
 MAX_POINTS = 10_000
-MAX_PIECES = 16
+MAX_PIECES = 1_000
 MAX_PIECE_BYTES = 4 << 20
 MAX_VALUES = 1_024
 MAX_ARTIFACTS = 1_000

@@ -51,11 +51,13 @@ _TERMINAL_INJECTION = _exactly(0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 # 'X' (xfs, FIFREEZE, FITRIM) and that of btrfs. Some tell which parts of a shared file were read.
 _FILE_SYSTEM_REQUESTS: tuple[Pattern, ...] = ((0xFF00, 0x6600), (0xFF00, 0x5800), (0xFF00, 0x9400))
 _CACHE_ADVICE = _exactly(20, 21)  # MADV_COLD, MADV_PAGEOUT
-# Commands of fcntl that tell what another process does with a shared file: F_GETLK, locks that
-# belong to an open file (F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW), F_SETLEASE, F_NOTIFY, hints that
-# are stored in the inode (F_GET_RW_HINT to F_SET_FILE_RW_HINT), F_GETDELEG, F_SETDELEG.
-_SHARING = _exactly(5, 36, 37, 38, 1024, 1026, *range(1035, 1041))
-_SET_LOCK = _exactly(6, 7)  # F_SETLK, F_SETLKW
+# Commands of fcntl that tell what another process does with a shared file: locks that belong to
+# an open file (F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW), F_SETLEASE, F_NOTIFY, hints that are stored in
+# the inode (F_GET_RW_HINT to F_SET_FILE_RW_HINT), F_GETDELEG, F_SETDELEG.
+_SHARING = _exactly(36, 37, 38, 1024, 1026, *range(1035, 1041))
+# F_GETLK, F_SETLK, F_SETLKW, which SQLite needs. What is locked by nobody who knows held-out data
+# may be asked.
+_LOCKING = _exactly(5, 6, 7)
 # The order in which rules look at bits: first those that tell the most patterns apart.
 _SPLITS = (*range(15, 7, -1), *range(31, 15, -1), *range(7, -1, -1))
 
@@ -143,7 +145,7 @@ def _refused_patterns(locks: bool) -> dict[str, tuple[int, tuple[Pattern, ...]]]
     return {
         "ioctl": (1, (*_TERMINAL_INJECTION, *_FILE_SYSTEM_REQUESTS)),
         "madvise": (2, _CACHE_ADVICE),
-        "fcntl": (1, _SHARING if locks else (*_SHARING, *_SET_LOCK)),
+        "fcntl": (1, _SHARING if locks else (*_SHARING, *_LOCKING)),
     }
 
 

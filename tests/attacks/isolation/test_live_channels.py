@@ -18,6 +18,7 @@ def lock(kind, start):
 
 PREDICTOR = f"""{FILE}
 own = os.open("/tmp/own/file", os.O_RDWR | os.O_CREAT)
+attack("query of a lock", fcntl.fcntl, shared, fcntl.F_GETLK, lock(fcntl.F_WRLCK, 4242))
 attack("record lock", fcntl.fcntl, shared, fcntl.F_SETLK, lock(fcntl.F_RDLCK, 4242))
 attack("awaited lock", fcntl.fcntl, shared, fcntl.F_SETLKW, lock(fcntl.F_RDLCK, 4242))
 attack("file lock", fcntl.flock, shared, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -37,7 +38,7 @@ attack("locks listed", lambda: bool(read("/proc/locks")))
 attack("lock of another", held, fcntl.F_GETLK)
 shares = fcntl.LOCK_SH | fcntl.LOCK_NB
 attack("file is locked", lambda: errno_of(fcntl.flock, shared, shares) == 11)
-for number, argument in ((5, lock(1, 0)), (36, lock(1, 0)), (37, lock(0, 0)), (38, lock(0, 0)),
+for number, argument in ((36, lock(1, 0)), (37, lock(0, 0)), (38, lock(0, 0)),
                          (1024, 0), (1026, 1), (1035, bytes(8)), (1036, bytes(8)),
                          (1037, bytes(8)), (1038, bytes(8)), (1039, bytes(8)), (1040, bytes(8))):
     facts[f"fcntl {{number}}"] = errno_of(fcntl.fcntl, shared, number, argument)
@@ -59,7 +60,7 @@ def query(mode):
         rows = database.execute("select count(*) from t").fetchone()[0]
         database.close()
     return rows == 2
-for mode in ("delete", "truncate", "memory"):
+for mode in ("delete", "truncate", "persist", "memory", "wal"):
     control(f"sqlite {{mode}}", query, mode)
 """
 
