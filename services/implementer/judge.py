@@ -12,6 +12,7 @@ import resource
 import signal
 import struct
 import sys
+import time
 import traceback
 from typing import IO, Any
 
@@ -37,12 +38,15 @@ def main() -> None:
         if request["baseline"] is not None:
             baseline = request["baseline"]
         _limit(request["seconds"], request["memory_bytes"])
+        begun = time.process_time()
         try:
             reply = _judged(request, baseline)
         except MemoryError:
             reply = {"memory": True}
         except Exception:
             reply = {"error": traceback.format_exc()}
+        _lift_time_limit()
+        reply["seconds"] = time.process_time() - begun
         send(answers, reply)
 
 
@@ -69,6 +73,12 @@ def _limit(seconds: float, memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
     if sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+
+
+def _lift_time_limit() -> None:
+    """What is left of an answer's time is not a limit for reading the next one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
 
 
 def send(file: IO[bytes], message: Any) -> None:

@@ -8,6 +8,9 @@ Limits are processor time and address space, both kept by the kernel, so that a 
 never an answer's fault. An answer that exceeds them is refused as `too_costly`. A child that ends
 for another reason (killed by an operator, or for want of memory) is replaced, and the answer is
 judged again.
+
+Batches take turns, so that one with many answers, or slow ones, delays another by a few judgements
+at most.
 """
 
 from __future__ import annotations
@@ -22,12 +25,15 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from assay.domain.errors import Unavailable
 from services.implementer.judge import receive, send
 from services.implementer.judging import TOO_COSTLY, Files, Judgement, Rejected
+from services.implementer.limits import Line, ModelLimits
 
 log = logging.getLogger(__name__)
 MEMORY_BYTES = 1 << 30
@@ -37,6 +43,8 @@ QUICK_SECONDS, SLOW_SECONDS = 1.0, 10.0
 repeated under the second, where it holds up only its like."""
 QUICK, SLOW = 3, 1
 """Children for each bound."""
+MOST_LONG = 1000
+"""Batches that are remembered for a slow answer."""
 TRIES = 3
 """Children that may end under one answer without having exceeded a limit."""
 STALLED_SECONDS = 300.0
@@ -76,7 +84,7 @@ class Judges:
     """A pool of child processes that judge answers. `judge` has the shape that a loop expects.
 
     `quick_seconds`, `slow_seconds` (processor time) and `memory_bytes` bound one judgement.
-    Children start as answers come.
+    Children start as answers come. All calls come from one event loop.
     """
 
     def __init__(
@@ -88,6 +96,7 @@ class Judges:
     ) -> None:
         self._quick = _Lane(QUICK, quick_seconds, memory_bytes)
         self._slow = _Lane(SLOW, slow_seconds, memory_bytes)
+        self._long: OrderedDict[str, None] = OrderedDict()
 
     @property
     def pids(self) -> list[int]:
@@ -95,23 +104,52 @@ class Judges:
         return [*self._quick.pids, *self._slow.pids]
 
     async def judge(
-        self, answer: str, baseline: Files, protected: tuple[str, ...], *, compiles: bool
+        self,
+        batch: str,
+        answer: str,
+        baseline: Files,
+        protected: tuple[str, ...],
+        *,
+        compiles: bool,
     ) -> Judgement:
-        """Return the judgement of an answer; see `judging.judge`.
+        """Return the judgement of an answer, in the turn of its batch; see `judging.judge`.
+
+        After an answer that exceeds `quick_seconds`, others of its batch are given
+        `slow_seconds` at once, until one of them proves quick.
 
         Raises:
-            Unavailable: the children keep being killed, or `close` was called meanwhile.
+            Unavailable: the children keep being killed, or `close` was called.
         """
         question = Question(answer, baseline, protected, compiles)
-        loop = asyncio.get_running_loop()
         try:
-            try:
-                return await loop.run_in_executor(self._quick.threads, self._quick.ask, question)
-            except _OutOfTime:
-                log.info("an answer takes long to judge: it is judged again with more time")
-            return await loop.run_in_executor(self._slow.threads, self._slow.ask, question)
-        except _Exceeded:
+            async with self._quick.turn(batch):
+                # It may have changed while this answer waited.
+                if batch not in self._long:
+                    try:
+                        judgement, _ = await self._quick.run(question)
+                    except _OutOfTime:
+                        log.info(
+                            "an answer takes long to judge: it is judged again, with more time"
+                        )
+                        self._note(batch, is_long=True)
+                    else:
+                        return judgement
+            async with self._slow.turn(batch):
+                judgement, seconds = await self._slow.run(question)
+        except _Exceeded as exceeded:
+            if isinstance(exceeded, _OutOfTime):
+                self._note(batch, is_long=True)
             return Judgement(None, Rejected(TOO_COSTLY, self._slow.verdict()))
+        self._note(batch, is_long=seconds > self._quick.seconds)
+        return judgement
+
+    def _note(self, batch: str, *, is_long: bool) -> None:
+        """Remember how long the last answer of a batch took."""
+        self._long.pop(batch, None)
+        if is_long:
+            self._long[batch] = None
+            if len(self._long) > MOST_LONG:
+                self._long.popitem(last=False)
 
     def close(self) -> None:
         """End the children, whatever they are doing, and wait until they are gone."""
@@ -125,8 +163,10 @@ class _Lane:
     def __init__(self, size: int, seconds: float, memory_bytes: int) -> None:
         # Of their own: the loop's other threads must not wait for judgements. A child is killed
         # when the thread that started it ends (see `judge.main`), and these end with `close`.
-        self.threads = ThreadPoolExecutor(size, "judges")
-        self._seconds = seconds
+        self._threads = ThreadPoolExecutor(size, "judges")
+        # No more at once than there are threads, whose own queue knows nothing of batches.
+        self._line = Line(ModelLimits(concurrent_calls=size))
+        self.seconds = seconds
         self._memory_bytes = memory_bytes
         self._idle: queue.LifoQueue[_Child] = queue.LifoQueue()
         self._all: set[_Child] = set()
@@ -141,19 +181,36 @@ class _Lane:
     def verdict(self) -> str:
         """What the model is told of an answer that exceeded the limits."""
         return (
-            f"The edit takes more than {self._seconds:g} seconds of processor time or "
+            f"The edit takes more than {self.seconds:g} seconds of processor time or "
             f"{self._memory_bytes >> 20} MiB of memory to apply and compile. Send a smaller and "
             "plainer one: no generated tables, no deeply nested blocks or expressions (each "
             "`finally` inside another doubles the compiled code), fewer hunks."
         )
 
-    def ask(self, question: Question) -> Judgement:
-        """Raises _Exceeded, and Unavailable where children keep dying."""
+    @contextlib.asynccontextmanager
+    async def turn(self, batch: str) -> AsyncIterator[None]:
+        """Wait until there is a child for an answer of this batch."""
+        ticket = await self._line.enter(batch, 0)
+        try:
+            yield
+        finally:
+            self._line.leave(ticket, None, None)
+
+    async def run(self, question: Question) -> tuple[Judgement, float]:
+        """The judgement and the processor time it took, in seconds. To be called in a `turn`.
+
+        Raises _Exceeded, and Unavailable where children keep dying or the lane is closed.
+        """
+        if self._closed:
+            raise Unavailable("the implementer is stopping")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, question)
+
+    def _ask(self, question: Question) -> tuple[Judgement, float]:
         crashes = 0
         for _ in range(TRIES):
             child = self._take()
             try:
-                judgement = child.ask(question, self._seconds)
+                judged = child.ask(question, self.seconds)
             except BaseException as error:
                 ended = self._discard(child)
                 if isinstance(error, _Died) and not self._closed:
@@ -166,7 +223,7 @@ class _Lane:
                     break
                 raise
             self._idle.put(child)
-            return judgement
+            return judged
         if crashes == TRIES:
             raise _Exceeded  # each of several interpreters gave way under it
         raise Unavailable("the processes that judge answers are being killed")
@@ -177,7 +234,7 @@ class _Lane:
             children = list(self._all)
         for child in children:
             child.kill()
-        self.threads.shutdown(cancel_futures=True)
+        self._threads.shutdown(cancel_futures=True)
         for child in children:
             self._discard(child)
 
@@ -233,8 +290,11 @@ class _Child:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, question: Question, seconds: float) -> Judgement:
-        """Raises _Died, _Exceeded, and RuntimeError with the child's traceback."""
+    def ask(self, question: Question, seconds: float) -> tuple[Judgement, float]:
+        """The judgement and the seconds it took.
+
+        Raises _Died, _Exceeded, and RuntimeError with the child's traceback.
+        """
         # The baseline is the same object for all ideas of a batch.
         is_known = self._baseline is question.baseline
         request = {
@@ -262,7 +322,7 @@ class _Child:
             kept = {name: text for name, text in question.baseline.items() if name not in gone}
             files = kept | files
         rejected = Rejected(*reply["rejected"]) if reply["rejected"] else None
-        return Judgement(files, rejected, reply["diff"])
+        return Judgement(files, rejected, reply["diff"]), reply["seconds"]
 
     def kill(self) -> None:
         self._process.kill()

@@ -81,10 +81,19 @@ class Judgement:
 
 
 class Judge(Protocol):
-    """What a loop asks to judge an answer: `judge`, where it can hold up nothing else."""
+    """What a loop asks to judge an answer: `judge`, where it can hold up nothing else.
+
+    `batch` is the batch whose turn the answer takes.
+    """
 
     async def __call__(
-        self, answer: str, baseline: Files, protected: tuple[str, ...], *, compiles: bool
+        self,
+        batch: str,
+        answer: str,
+        baseline: Files,
+        protected: tuple[str, ...],
+        *,
+        compiles: bool,
     ) -> Judgement: ...
 
 

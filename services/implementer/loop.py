@@ -272,6 +272,7 @@ class Loop:
         if answer.code is not None:
             return Judgement(None, Rejected(answer.code, MALFORMED[answer.code]))
         judgement = await self.judge(
+            self.work.batch,
             answer.text,
             self.baseline,
             self.work.manifest.codebase.protected,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -31,7 +32,11 @@ log = logging.getLogger(__name__)
 #: Faults of our own (a full disk, an unreachable store) after which an idea is given up.
 MAX_FAULTS = 5
 THREADS = 2
-#: More ideas are looked for when no more than this share of what may be under way is.
+#: A batch may have so many times as many ideas under way as there are places left. One alone gets
+#: three quarters of them, two get three sevenths each: something is left for the next batch,
+#: however long the ideas of the others take.
+CROWD = 3
+#: More ideas are looked for when no more than this share of what a batch had under way is.
 REFILL = 0.9
 #: Leases are renewed this many times before they would run out.
 RENEWALS = 6
@@ -70,6 +75,9 @@ class ImplementPool:
         self._loop.set_default_executor(ThreadPoolExecutor(THREADS, "implementer"))
         self._thread = threading.Thread(target=self._serve, name="implementer", daemon=True)
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        #: How many ideas of each batch are under way, and were after the last look for more.
+        self._of_batch: Counter[str] = Counter()
+        self._of_batch_then: Counter[str] = Counter()
         #: Those that have begun, and so are held.
         self._begun: set[str] = set()
         self._errands: set[asyncio.Task[None]] = set()
@@ -179,38 +187,54 @@ class ImplementPool:
     async def _find(self) -> None:
         while self._find_again:
             self._find_again = False
-            free = self._context.settings.concurrent_ideas - len(self._tasks)
+            free = self._free()
             if free <= 0:
                 return  # the next idea that is done looks again
             try:
                 known = [*self._tasks, *self._resting]
-                found = await asyncio.to_thread(self._unfinished, free, known)
+                full = [batch for batch in self._of_batch if self._is_full(batch)]
+                found = await asyncio.to_thread(self._unfinished, free, known, full)
             except Exception as error:  # without this look, lost messages would stay lost
                 log.warning("cannot look for ideas to implement: %s", error)
                 return
-            self._is_more = len(found) == free
-            for experiment_id in found:
-                self._look_at(experiment_id)
+            self._is_more = len(found) == free or bool(full)
+            for experiment_id, batch in found.items():
+                if self._is_full(batch):
+                    self._is_more = True
+                else:
+                    self._look_at(experiment_id, batch)
+            self._of_batch_then = self._of_batch.copy()
 
-    def _unfinished(self, limit: int, known: list[str]) -> list[str]:
+    def _free(self) -> int:
+        """The places left for ideas."""
+        return self._context.settings.concurrent_ideas - len(self._tasks)
+
+    def _is_full(self, batch: str) -> bool:
+        """Whether the places left are for other batches."""
+        return self._of_batch[batch] >= CROWD * self._free()
+
+    def _unfinished(self, limit: int, known: list[str], full: list[str]) -> dict[str, str]:
         db = self._context.db
         with db.read() as session:
             return implementations.unfinished(
-                db, session, self._context.holder, limit=limit, known=known
+                db, session, self._context.holder, limit=limit, known=known, full=full
             )
 
-    def _look_at(self, experiment_id: str) -> None:
+    def _look_at(self, experiment_id: str, batch: str) -> None:
         if experiment_id in self._tasks or self._stopping:
             return
         task = self._loop.create_task(self._implement(experiment_id))
         self._tasks[experiment_id] = task
-        task.add_done_callback(lambda _: self._forget(experiment_id))
+        self._of_batch[batch] += 1
+        task.add_done_callback(lambda _: self._forget(experiment_id, batch))
 
-    def _forget(self, experiment_id: str) -> None:
+    def _forget(self, experiment_id: str, batch: str) -> None:
         self._tasks.pop(experiment_id, None)
         self._begun.discard(experiment_id)
-        most = self._context.settings.concurrent_ideas
-        if self._is_more and len(self._tasks) <= REFILL * most:
+        left = self._of_batch[batch] = self._of_batch[batch] - 1
+        if not left:
+            del self._of_batch[batch]
+        if self._is_more and left <= REFILL * self._of_batch_then[batch]:
             self._find_soon()
 
     async def _keep_leases(self) -> None:

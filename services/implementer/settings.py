@@ -44,7 +44,10 @@ class ImplementerSettings(ServiceSettings):
         {}, description="Workers to admit when the API starts: name → token (JSON)."
     )
     concurrent_ideas: int = Field(
-        512, ge=1, description="Ideas implemented at once; most of them wait for a call."
+        512,
+        ge=1,
+        description="Ideas implemented at once, of one batch three quarters of them; most wait "
+        "for a call.",
     )
     models: dict[str, ModelLimits] = Field(
         {},

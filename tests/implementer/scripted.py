@@ -77,7 +77,12 @@ class Scripted:
 
 
 async def judge_here(
-    answer: str, baseline: dict[str, str], protected: tuple[str, ...], *, compiles: bool
+    batch: str,
+    answer: str,
+    baseline: dict[str, str],
+    protected: tuple[str, ...],
+    *,
+    compiles: bool,
 ) -> Judgement:
     """Judge an answer in a thread of the test: it is known to be quick."""
     return await asyncio.to_thread(judge, answer, baseline, protected, compiles=compiles)

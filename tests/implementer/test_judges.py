@@ -51,7 +51,7 @@ def judges() -> Iterator[Judges]:
 
 
 def ask(judges: Judges, answer: str, baseline: dict[str, str] = BASELINE) -> Judgement:
-    return asyncio.run(judges.judge(answer, baseline, PROTECTED, compiles=True))
+    return asyncio.run(judges.judge("batch", answer, baseline, PROTECTED, compiles=True))
 
 
 def is_there(pid: int) -> bool:
@@ -115,7 +115,7 @@ def test_a_child_out_of_time_is_replaced_once(times: int, code: str | None) -> N
     judges = Judges(quick_seconds=60, slow_seconds=60)
 
     async def run() -> Judgement:
-        task = asyncio.create_task(judges.judge(LONG, BASELINE, PROTECTED, compiles=True))
+        task = asyncio.create_task(judges.judge("batch", LONG, BASELINE, PROTECTED, compiles=True))
         for _ in range(times):
             await asyncio.to_thread(wait_until, lambda: bool(judges.pids))
             (pid,) = judges.pids
@@ -130,12 +130,29 @@ def test_a_child_out_of_time_is_replaced_once(times: int, code: str | None) -> N
         judges.close()
 
 
+def limits_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/limits").read_text()
+
+
 def test_the_kernel_keeps_the_limits_of_a_child() -> None:
-    judges = Judges(quick_seconds=3, memory_bytes=1 << 29)
+    """Also those of processor time, which hold while it judges alone: else reading the next
+    answer could exceed what was left of this one's."""
+    judges = Judges(quick_seconds=30, memory_bytes=1 << 29)
+
+    def seconds() -> str:
+        return limits_of(judges.pids[0]).split("Max cpu time")[1].split()[0]
+
+    async def run() -> Judgement:
+        task = asyncio.create_task(judges.judge("batch", LONG, BASELINE, PROTECTED, compiles=True))
+        await asyncio.to_thread(wait_until, lambda: bool(judges.pids))
+        await asyncio.to_thread(wait_until, lambda: seconds() != "unlimited")
+        assert 30 <= int(seconds()) <= 33
+        return await task
+
     try:
-        ask(judges, GOOD)
-        limits = Path(f"/proc/{judges.pids[0]}/limits").read_text()
-        assert 4 <= int(limits.split("Max cpu time")[1].split()[0]) <= 6
+        assert asyncio.run(run()).rejected is None
+        assert seconds() == "unlimited"
+        limits = limits_of(judges.pids[0])
         assert limits.split("Max address space")[1].split()[:2] == [str(1 << 29)] * 2
         assert limits.split("Max core file size")[1].split()[0] == "0"
     finally:
@@ -148,11 +165,11 @@ def test_an_honest_answer_does_not_wait_for_hostile_ones() -> None:
 
     async def run() -> int:
         hostile = [
-            asyncio.create_task(judges.judge(ENDLESS, BASELINE, PROTECTED, compiles=True))
+            asyncio.create_task(judges.judge("batch", ENDLESS, BASELINE, PROTECTED, compiles=True))
             for _ in range(8)
         ]
         await asyncio.sleep(0)  # all of them are ahead of it
-        honest = await judges.judge(GOOD, BASELINE, PROTECTED, compiles=True)
+        honest = await judges.judge("other", GOOD, BASELINE, PROTECTED, compiles=True)
         assert honest.rejected is None
         left = sum(not task.done() for task in hostile)
         for task in hostile:
@@ -164,6 +181,65 @@ def test_an_honest_answer_does_not_wait_for_hostile_ones() -> None:
         assert asyncio.run(run()) >= 6
     finally:
         judges.close()
+
+
+def order_of(judges: Judges, answers: list[tuple[str, str]]) -> list[str]:
+    """The batches of answers that are sent at once, in the order of their judgements."""
+    done: list[str] = []
+
+    async def judged(batch: str, answer: str) -> None:
+        found = await judges.judge(batch, answer, BASELINE, PROTECTED, compiles=True)
+        assert found.rejected is None
+        done.append(batch)
+
+    async def run() -> None:
+        await asyncio.gather(*(judged(*each) for each in answers))
+
+    try:
+        asyncio.run(run())
+    finally:
+        judges.close()
+    return done
+
+
+def test_batches_take_turns_among_quick_answers() -> None:
+    done = order_of(Judges(quick_seconds=60), [("crowd", GOOD)] * 40 + [("other", GOOD)])
+    assert done.index("other") < 15
+
+
+def test_batches_take_turns_among_slow_answers() -> None:
+    judges = Judges(quick_seconds=0.001, slow_seconds=60)
+    for batch in ("crowd", "other"):
+        exceed_once(judges, batch)
+    short = with_nested_finally(10)
+    done = order_of(judges, [("crowd", short)] * 12 + [("other", short)])
+    assert done.index("other") < 5
+
+
+def test_a_batch_goes_straight_to_the_slow_ones_until_it_is_quick() -> None:
+    judges = Judges(quick_seconds=0.5, slow_seconds=60)
+    try:
+        exceed_once(judges, "batch")
+        slow = set(judges.pids)
+        ask(judges, GOOD)
+        assert set(judges.pids) == slow
+        ask(judges, GOOD)
+        assert len(judges.pids) == 2
+    finally:
+        judges.close()
+
+
+def exceed_once(judges: Judges, batch: str) -> None:
+    """Let an answer of a batch exceed the first bound. It takes longer than the first bound."""
+
+    async def run() -> Judgement:
+        known = set(judges.pids)
+        task = asyncio.create_task(judges.judge(batch, LONG, BASELINE, PROTECTED, compiles=True))
+        await asyncio.to_thread(wait_until, lambda: bool(set(judges.pids) - known))
+        os.kill((set(judges.pids) - known).pop(), signal.SIGXCPU)
+        return await task
+
+    assert asyncio.run(run()).rejected is None
 
 
 def test_a_child_that_was_killed_while_idle_is_replaced(judges: Judges) -> None:
@@ -179,7 +255,7 @@ def test_an_answer_is_not_blamed_for_a_child_that_was_killed(number: signal.Sign
     judges = Judges(quick_seconds=60)
 
     async def run() -> Judgement:
-        task = asyncio.create_task(judges.judge(LONG, BASELINE, PROTECTED, compiles=True))
+        task = asyncio.create_task(judges.judge("batch", LONG, BASELINE, PROTECTED, compiles=True))
         await asyncio.to_thread(wait_until, lambda: bool(judges.pids))
         os.kill(judges.pids[0], number)
         return await task
@@ -194,7 +270,9 @@ def test_children_that_keep_being_killed_are_not_the_answers_fault() -> None:
     judges = Judges(quick_seconds=60)
 
     async def run() -> None:
-        task = asyncio.create_task(judges.judge(ENDLESS, BASELINE, PROTECTED, compiles=True))
+        task = asyncio.create_task(
+            judges.judge("batch", ENDLESS, BASELINE, PROTECTED, compiles=True)
+        )
         killed = set[int]()
         while not task.done():
             for pid in set(judges.pids) - killed:
@@ -213,7 +291,9 @@ def test_children_that_keep_being_killed_are_not_the_answers_fault() -> None:
 def test_no_child_is_left_after_closing(judges: Judges) -> None:
     async def run() -> list[int]:
         busy = Judges(quick_seconds=60)
-        task = asyncio.create_task(busy.judge(ENDLESS, BASELINE, PROTECTED, compiles=True))
+        task = asyncio.create_task(
+            busy.judge("batch", ENDLESS, BASELINE, PROTECTED, compiles=True)
+        )
         await asyncio.to_thread(wait_until, lambda: bool(busy.pids))
         pids = busy.pids
         await asyncio.to_thread(busy.close)
@@ -226,7 +306,7 @@ def test_no_child_is_left_after_closing(judges: Judges) -> None:
     judges.close()
     assert pids
     assert not any(map(is_there, pids))
-    with pytest.raises(RuntimeError):
+    with pytest.raises(Unavailable):
         ask(judges, GOOD)
 
 
@@ -235,7 +315,7 @@ def test_no_child_outlives_a_service_that_is_killed() -> None:
         "import asyncio, sys, threading, time\n"
         "from services.implementer.judges import Judges\n"
         "judges = Judges(quick_seconds=60)\n"
-        "def run(): asyncio.run(judges.judge(sys.stdin.read(), {}, (), compiles=True))\n"
+        "def run(): asyncio.run(judges.judge('batch', sys.stdin.read(), {}, (), compiles=True))\n"
         "threading.Thread(target=run, daemon=True).start()\n"
         "while not judges.pids: time.sleep(0.01)\n"
         "print(*judges.pids, flush=True)\n"

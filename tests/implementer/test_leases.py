@@ -56,7 +56,7 @@ def taken(context: Context, experiment: str, holder: str, ttl: timedelta = HOUR)
 
 def unfinished(context: Context, holder: str) -> list[str]:
     with context.db.read() as session:
-        return implementations.unfinished(context.db, session, holder)
+        return list(implementations.unfinished(context.db, session, holder))
 
 
 def succeed(context: Context, work: Work) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
+from assay.contracts.batch import BatchRequest
 from assay.domain.errors import Unavailable
 from assay.llm import ImplementRequest
 from assay.storage import batches, calls, schema
@@ -23,6 +24,7 @@ from services.implementer.limits import Gates
 from services.implementer.loop import Shared, take_up
 from services.implementer.pool import ImplementPool
 from services.implementer.smoke import Waiter
+from tests.implementer.conftest import batch
 from tests.implementer.scripted import Scripted
 from tests.implementer.test_loop import submit
 from tests.support.waiting import wait_until
@@ -115,6 +117,36 @@ def test_a_pool_that_stops_begins_nothing_more(context: Context) -> None:
     assert set(holders) == {None}
     assert open_calls == []
     assert len(experiments) == 6
+
+
+def test_ideas_that_take_long_leave_places_for_another_batch(context: Context) -> None:
+    async def never(_: ImplementRequest) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    model = Scripted(never)
+    shared = Shared(Gates(context.settings.models, longest_warm_up_s=0.01), Waiter(context))
+    context.settings.concurrent_ideas = 8
+    first = submit(context)
+    texts = [f"Count in steps of {number}." for number in range(20)]
+    request = BatchRequest.model_validate(
+        batch(*texts, executor="anthropic:claude-opus-4-5", options={"baseline_seeds": 0})
+    )
+    with context.db.write() as session:
+        made = session.get_one(schema.Experiment, first).batch_id
+        environment = session.get_one(schema.Batch, made).environment_id
+        batches.cancel_experiment(context.db, session, first)
+        batches.create(context.db, session, request, "local", environment, "cpu")
+    pool = ImplementPool(context, open_executor=lambda *_: model, shared=shared)
+    pool.start()
+    try:
+        wait_until(lambda: len(model.asked) >= 6)
+        other = submit(context)
+        pool.look_at(other)
+        wait_until(lambda: state(context, other) == "implementing")
+        assert len(model.asked) <= 8
+    finally:
+        pool.stop()
 
 
 def test_an_idea_that_meets_faults_rests_until_the_next_rescan(

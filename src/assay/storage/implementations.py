@@ -130,30 +130,32 @@ def unfinished(
     *,
     limit: int = 1000,
     known: Collection[str] = (),
-) -> list[str]:
-    """Experiments that this holder may implement, but for the `known` ones: what comes next.
+    full: Collection[str] = (),
+) -> dict[str, str]:
+    """Experiments that this holder may implement, with their batches: what comes next.
 
-    The first of every batch, the second of every batch, …: so none waits for another's crowd.
+    The `known` ones are left out, and those of the batches that are `full`. The first of every
+    batch comes first, then the second of every batch, …: so none waits for another's crowd.
     """
     place = func.row_number().over(
         partition_by=schema.Experiment.batch_id, order_by=schema.Experiment.position
     )
-    return list(
-        session.scalars(
-            select(schema.Experiment.id)
-            .join(
-                schema.Implementation,
-                schema.Implementation.experiment_id == schema.Experiment.id,
-            )
-            .where(
-                schema.Experiment.state.in_(_WAITING),
-                schema.Experiment.id.not_in(known),
-                _free(holder, db.now(session)),
-            )
-            .order_by(place, schema.Experiment.id)
-            .limit(limit)
-        ).all()
+    rows = session.execute(
+        select(schema.Experiment.id, schema.Experiment.batch_id)
+        .join(
+            schema.Implementation,
+            schema.Implementation.experiment_id == schema.Experiment.id,
+        )
+        .where(
+            schema.Experiment.state.in_(_WAITING),
+            schema.Experiment.id.not_in(known),
+            schema.Experiment.batch_id.not_in(full),
+            _free(holder, db.now(session)),
+        )
+        .order_by(place, schema.Experiment.id)
+        .limit(limit)
     )
+    return {row.id: row.batch_id for row in rows}
 
 
 def renew(db: Database, session: Session, holder: str = LOCAL, ttl: timedelta = LEASE) -> set[str]:
