@@ -21,6 +21,8 @@ IdQuery = Annotated[ShortName | None, Query()]
 NameQuery = Annotated[Name | None, Query()]
 LOCAL_OWNER = "local"
 MAX_PAGE = 200
+#: Epochs come with the text of all their ideas.
+MAX_EPOCHS = 20
 
 
 async def get_context(request: Request) -> Context:
@@ -124,17 +126,31 @@ class PageRequest:
     cursor: str | None
 
 
+Cursor = Annotated[str | None, Query(max_length=500, pattern=r"^[A-Za-z0-9_=-]+$")]
+
+
 async def get_page(
     limit: Annotated[
         int, Query(ge=1, le=MAX_INTEGER, description=f"At most {MAX_PAGE}; more is cut.")
     ] = 50,
-    cursor: Annotated[str | None, Query(max_length=500, pattern=r"^[A-Za-z0-9_=-]+$")] = None,
+    cursor: Cursor = None,
 ) -> PageRequest:
     """The page asked for; a limit that is too large is cut, not refused."""
     return PageRequest(min(limit, MAX_PAGE), cursor)
 
 
+async def get_epoch_page(
+    limit: Annotated[
+        int, Query(ge=1, le=MAX_INTEGER, description=f"At most {MAX_EPOCHS}; more is cut.")
+    ] = MAX_EPOCHS,
+    cursor: Cursor = None,
+) -> PageRequest:
+    """The page of epochs asked for; a limit that is too large is cut, not refused."""
+    return PageRequest(min(limit, MAX_EPOCHS), cursor)
+
+
 PageDep = Annotated[PageRequest, Depends(get_page)]
+EpochPageDep = Annotated[PageRequest, Depends(get_epoch_page)]
 KeyDep = Annotated[
     str | None,
     Header(

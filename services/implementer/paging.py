@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from assay.contracts.base import MAX_INTEGER, Page
@@ -55,7 +55,11 @@ def _wrong_cursor(
 
 
 def position_of(key: Any) -> int:
-    """A cursor's key as the place of an idea in its batch. Raises BadParameter."""
+    """A cursor's key as a place: of an idea in its batch, an epoch in its search.
+
+    Raises:
+        BadParameter: it is no place.
+    """
     if isinstance(key, int) and 0 <= key < 2**31:
         return key
     raise _wrong_cursor()
@@ -70,11 +74,36 @@ def page_of(
 ) -> Page[Body]:
     """A page from up to `limit + 1` rows: the extra one only tells that there is more."""
     shown = rows[: page.limit]
-    cursor = None
-    if len(rows) > page.limit:
-        text = json.dumps([key(shown[-1]), _fingerprint(filters)])
-        cursor = base64.urlsafe_b64encode(text.encode()).decode()
+    cursor = _cursor(key(shown[-1]), filters) if len(rows) > page.limit else None
     return Page(data=[body(row) for row in shown], next_cursor=cursor)
+
+
+def page_within(
+    bodies: Iterable[Body],
+    page: PageRequest,
+    filters: dict[str, Any],
+    key: Callable[[Body], Any],
+    size: Callable[[Body], int],
+    max_size: int,
+) -> Page[Body]:
+    """A page that ends at the limit, or before its bodies together exceed a size.
+
+    It has at least one body, however large, unless there is none. Bodies are taken up to the
+    first that does not fit; if they are made as they are taken, no others are made.
+    """
+    shown: list[Body] = []
+    total = 0
+    for body in bodies:
+        total += size(body)
+        if shown and (len(shown) == page.limit or total > max_size):
+            return Page(data=shown, next_cursor=_cursor(key(shown[-1]), filters))
+        shown.append(body)
+    return Page(data=shown)
+
+
+def _cursor(key: Any, filters: dict[str, Any]) -> str:
+    text = json.dumps([key, _fingerprint(filters)])
+    return base64.urlsafe_b64encode(text.encode()).decode()
 
 
 def _fingerprint(filters: dict[str, Any]) -> str:

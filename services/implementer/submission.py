@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
 from assay.contracts.caps import Spending
+from assay.contracts.search import MAX_EPOCH_BYTES, EpochRequest, bytes_of
 from assay.domain.errors import FieldError, InvalidInput, NotFound, Unavailable
 from assay.domain.isolation import needs_isolation
 from assay.domain.states import WorkerState
@@ -151,6 +152,19 @@ def check_client_keys(ideas: Sequence[IdeaRequest]) -> None:
             f"/ideas/{places[1]}/client_key",
             f"{doubled[0]!r} is already used by idea {places[0]}; keys are unique in a batch",
             "duplicate_client_key",
+        )
+
+
+def check_epoch(request: EpochRequest) -> None:
+    """Refuse ideas that no epoch can hold. Raises InvalidInput that names the field."""
+    check_client_keys(request.ideas)
+    size = bytes_of(request.ideas)
+    if size > MAX_EPOCH_BYTES:
+        raise InvalidInput.field(
+            "/ideas",
+            f"they take {size} bytes as JSON, and an epoch holds {MAX_EPOCH_BYTES}; shorten "
+            "`thinking` or leave it out, or start a search with a smaller `batch_size`",
+            "epoch_too_large",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -11,8 +12,8 @@ import httpx2
 import pytest
 
 from assay.client import Client
-from assay.contracts.batch import BatchOptions
-from assay.contracts.search import SearchRequest
+from assay.contracts.batch import MAX_THINKING, BatchOptions, IdeaRequest
+from assay.contracts.search import MAX_EPOCH_BYTES, SearchRequest, bytes_of
 from assay.llm import (
     Completion,
     IdeationRequest,
@@ -40,14 +41,21 @@ def connect(handler: Callable[[httpx2.Request], httpx2.Response]) -> Client:
     return Client("http://test", http_client=http_client, sleep=lambda _: None)
 
 
-def new_search(service: FakeService, strategy: str = "evolution", **config: Any) -> str:
+def new_search(
+    service: FakeService,
+    strategy: str = "evolution",
+    *,
+    epochs: int = EPOCHS,
+    batch_size: int = SIZE,
+    **config: Any,
+) -> str:
     request = SearchRequest(
         environment="fake",
         profile="tiny",
         strategy=strategy,
         seed=11,
-        epochs=EPOCHS,
-        batch_size=SIZE,
+        epochs=epochs,
+        batch_size=batch_size,
         config=SearchConfig.make(strategy, **config).record(),
     )
     return connect(service).searches.create(request).id
@@ -126,6 +134,47 @@ def killer(
         return service(request)
 
     return handle
+
+
+def test_a_search_is_resumed_over_several_pages_of_epochs() -> None:
+    """The fake service lists three epochs a page."""
+    whole, service = FakeService(), FakeService()
+    ideas = ideas_after(whole, new_search(whole, epochs=8))
+    search = new_search(service, epochs=8)
+
+    class Stop(Observer):
+        def asking(self, number: int, asks: Sequence[Ask]) -> None:
+            if number == 7:
+                raise Killed
+
+    with pytest.raises(Killed):
+        drive(connect(service), search, OfflineIdeator(), Stop())
+    assert len(service.epochs[search]) == 7
+    assert ideas_after(service, search) == ideas
+
+
+def ideas_after(service: FakeService, search: str) -> list[list[tuple[str, str]]]:
+    """Drive a search to its end. Returns its ideas by epoch."""
+    assert drive(connect(service), search, OfflineIdeator()).state == "finished"
+    return ideas_of(service, search)
+
+
+def test_thinking_is_cut_where_an_epoch_could_not_hold_it() -> None:
+    class Thoughtful(OfflineIdeator):
+        async def propose(
+            self, request: IdeationRequest, *, on_try: OnTry | None = None
+        ) -> list[ProposedIdea]:
+            ideas = await super().propose(request, on_try=on_try)
+            return [replace(idea, thinking="\n" * MAX_THINKING) for idea in ideas]
+
+    service = FakeService()
+    search = new_search(service, epochs=1, batch_size=40)
+    assert drive(connect(service), search, Thoughtful()).state == "finished"
+    (epoch,) = service.epochs[search]
+    ideas = [IdeaRequest.model_validate(idea) for idea in epoch["ideas"]]
+    assert len(ideas) == 40
+    assert MAX_EPOCH_BYTES // 3 < bytes_of(ideas) <= MAX_EPOCH_BYTES
+    assert all(idea.thinking for idea in ideas)
 
 
 def test_failures_are_shown_as_failed_and_with_reward_0() -> None:

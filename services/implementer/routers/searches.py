@@ -11,7 +11,14 @@ from sqlalchemy.orm import Session
 
 from assay.contracts.base import Page
 from assay.contracts.batch import BatchBody, BatchOptions
-from assay.contracts.search import EpochBody, EpochRequest, SearchBody, SearchRequest
+from assay.contracts.search import (
+    MAX_EPOCH_BYTES,
+    EpochBody,
+    EpochRequest,
+    SearchBody,
+    SearchRequest,
+    bytes_of,
+)
 from assay.domain.errors import NotFound
 from assay.domain.isolation import needs_isolation
 from assay.domain.states import SearchState
@@ -21,10 +28,17 @@ from assay.storage.batches import Similar
 from assay.storage.rows import get
 from services.implementer import novelty, submission
 from services.implementer.context import Context
-from services.implementer.dependencies import ContextDep, IdPath, KeyDep, OwnerDep, PageDep
-from services.implementer.paging import after, page_of
+from services.implementer.dependencies import (
+    ContextDep,
+    EpochPageDep,
+    IdPath,
+    KeyDep,
+    OwnerDep,
+    PageDep,
+)
+from services.implementer.paging import after, page_of, page_within, position_of
 from services.implementer.views.batches import batch_body
-from services.implementer.views.measurements import epoch_body, search_body
+from services.implementer.views.measurements import epoch_body, search_bodies, search_body
 
 router = APIRouter(tags=["searches"])
 Number = Annotated[int, Path(ge=0, le=10_000)]
@@ -73,7 +87,9 @@ def list_(context: ContextDep, owner: OwnerDep, page: PageDep) -> Page[SearchBod
         query = query.where(schema.Search.id < str(last))
     with context.db.read() as session:
         rows = session.scalars(query.order_by(schema.Search.id.desc()).limit(page.limit + 1)).all()
-        return page_of(rows, page, {}, lambda r: r.id, lambda r: search_body(context, session, r))
+        shown = search_bodies(context, session, rows[: page.limit])
+        bodies = {body.id: body for body in shown}
+        return page_of(rows, page, {}, lambda r: r.id, lambda r: bodies[r.id])
 
 
 @router.get("/searches/{search_id}")
@@ -103,11 +119,27 @@ def _end(search_id: str, context: ContextDep, owner: str, state: SearchState) ->
 
 
 @router.get("/searches/{search_id}/epochs")
-def list_epochs(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> Page[EpochBody]:
-    """All epochs of a search, with their ideas, in order."""
+def list_epochs(
+    search_id: IdPath, context: ContextDep, owner: OwnerDep, page: EpochPageDep
+) -> Page[EpochBody]:
+    """The epochs of a search, with their ideas, in order.
+
+    A page also ends before its ideas exceed what a single epoch may hold.
+    """
+    filters = {"search": search_id}
+    last = after(page, filters)
+    start = -1 if last is None else position_of(last)
     with context.db.read() as session:
         owned_search(session, search_id, owner)
-        return Page(data=[epoch_body(epoch) for epoch in searches.epochs(session, search_id)])
+        rows = searches.epochs(session, search_id, after=start)
+        return page_within(
+            (epoch_body(row) for row in rows),
+            page,
+            filters,
+            lambda epoch: epoch.number,
+            lambda epoch: bytes_of(epoch.ideas),
+            MAX_EPOCH_BYTES,
+        )
 
 
 @router.put(
@@ -124,12 +156,11 @@ def put_epoch(
     owner: OwnerDep,
 ) -> Response:
     """Store the ideas of the next epoch, before they are submitted."""
-    submission.check_client_keys(request.ideas)
+    submission.check_epoch(request)
     with context.write() as session:
         owned_search(session, search_id, owner)
         is_new = searches.put_epoch(context.db, session, search_id, number, request)
-        epoch = searches.epochs(session, search_id)[number]
-        body = epoch_body(epoch).wire()
+        body = epoch_body(searches.epoch(session, search_id, number)).wire()
     return JSONResponse(body, 201 if is_new else 200)
 
 

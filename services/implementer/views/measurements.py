@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy import select
@@ -19,7 +20,6 @@ from assay.contracts.search import BestOfEpoch, EpochBody, SearchBody
 from assay.contracts.worker import Device, WorkerBody
 from assay.domain.metrics import Direction, is_better
 from assay.domain.rounding import shown_metrics, shown_provenance
-from assay.domain.states import EpochState
 from assay.storage import caps, environments, samples, schema, searches
 from services.implementer.context import Context
 from services.implementer.views.batches import batch_body, dollars, usage
@@ -175,9 +175,25 @@ def epoch_body(epoch: searches.EpochRow) -> EpochBody:
     )
 
 
+def search_bodies(
+    context: Context, session: Session, rows: Sequence[schema.Search]
+) -> list[SearchBody]:
+    """Searches, each with the best metric so far per finished epoch."""
+    finished = searches.finished_epochs(session, [row.id for row in rows])
+    return [_search_body(context, session, row, finished.get(row.id, [])) for row in rows]
+
+
 def search_body(context: Context, session: Session, row: schema.Search) -> SearchBody:
     """A search with the best metric so far per finished epoch."""
-    finished = [e for e in searches.epochs(session, row.id) if e.state is EpochState.FINISHED]
+    return search_bodies(context, session, [row])[0]
+
+
+def _search_body(
+    context: Context,
+    session: Session,
+    row: schema.Search,
+    finished: Sequence[searches.FinishedEpoch],
+) -> SearchBody:
     direction = environments.manifest(session, row.environment_id).metric.direction
     return SearchBody(
         id=row.id,
@@ -203,19 +219,22 @@ def search_body(context: Context, session: Session, row: schema.Search) -> Searc
 
 
 def _best_by_epoch(
-    context: Context, session: Session, finished: list[searches.EpochRow], direction: Direction
+    context: Context,
+    session: Session,
+    finished: Sequence[searches.FinishedEpoch],
+    direction: Direction,
 ) -> list[BestOfEpoch]:
     so_far: float | None = None
     found = []
     for epoch in finished:
-        batch = session.get_one(schema.Batch, epoch.row.batch_id)
+        batch = session.get_one(schema.Batch, epoch.batch_id)
         body = batch_body(context, session, batch)
         metric = body.best.metric if body.best else None
         if metric is not None and (so_far is None or is_better(direction, metric, so_far)):
             so_far = metric
         found.append(
             BestOfEpoch(
-                epoch=epoch.row.number,
+                epoch=epoch.number,
                 batch=batch.id,
                 experiment=body.best.experiment if body.best else None,
                 metric=metric,

@@ -38,7 +38,7 @@ class Searches(Group):
         return self._close(search, "finish")
 
     def epochs(self, search: str) -> Iterator[EpochBody]:
-        """The stored epochs, from 0."""
+        """The stored epochs, from 0, page by page as they are asked for."""
         return self._walk(EpochBody, f"{self.path}/{segment(search)}/epochs", {})
 
     def put_epoch(self, search: str, number: int, ideas: Sequence[IdeaRequest]) -> EpochBody:

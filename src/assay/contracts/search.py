@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Literal
 
@@ -19,6 +20,10 @@ from assay.contracts.base import (
 )
 from assay.contracts.batch import MAX_IDEAS, IdeaRequest
 from assay.contracts.caps import Spending
+
+#: What the ideas of an epoch may take, as JSON. Model ideators answer in at most 24,000 tokens, so
+#: an idea with its `thinking` takes about 0.1 MB: 80 of them fit twice over.
+MAX_EPOCH_BYTES = 16 << 20
 
 
 class SearchRequest(Request):
@@ -43,7 +48,17 @@ class SearchRequest(Request):
 class EpochRequest(Request):
     """The ideas of one epoch, stored before they are submitted."""
 
-    ideas: list[IdeaRequest] = Field(min_length=1, max_length=MAX_IDEAS)
+    ideas: list[IdeaRequest] = Field(
+        min_length=1,
+        max_length=MAX_IDEAS,
+        description="At most the search's `batch_size`, and at most "
+        f"{MAX_EPOCH_BYTES >> 20} MiB as JSON.",
+    )
+
+
+def bytes_of(ideas: Iterable[IdeaRequest]) -> int:
+    """Return the size of ideas as JSON in UTF-8, in bytes."""
+    return sum(len(idea.model_dump_json().encode()) for idea in ideas)
 
 
 class EpochBody(Resource):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from assay.contracts.batch import MAX_THINKING, IdeaRequest
 from assay.contracts.environment import EnvironmentBody, RecipeSpec
+from assay.contracts.search import MAX_EPOCH_BYTES, bytes_of
 from assay.domain.errors import AssayError
 from assay.domain.hashing import derive_seed
 from assay.llm.ideation import IdeationRequest, Ideator, ProposedIdea
@@ -90,6 +92,21 @@ async def propose(
     if not ideas:
         raise SearchError(f"{ideator.name} proposed nothing ({ask.operator}); try another model")
     return ideas
+
+
+def fit_epoch(ideas: Sequence[IdeaRequest]) -> list[IdeaRequest]:
+    """The ideas, with `thinking` cut to the same length in all so that one epoch holds them.
+
+    That changes no result: `thinking` is only kept for the record.
+    """
+    fitted, most = list(ideas), MAX_THINKING
+    while most and bytes_of(fitted) > MAX_EPOCH_BYTES:
+        most //= 2
+        fitted = [
+            idea.model_copy(update={"thinking": (idea.thinking or "")[:most] or None})
+            for idea in fitted
+        ]
+    return fitted
 
 
 def _as_request(idea: ProposedIdea) -> IdeaRequest:

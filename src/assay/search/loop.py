@@ -19,7 +19,7 @@ from assay.contracts.search import EpochBody, SearchBody
 from assay.domain.metrics import reward
 from assay.domain.states import SearchState
 from assay.llm.ideation import Ideator
-from assay.search.ask import SearchError, Setting, propose
+from assay.search.ask import SearchError, Setting, fit_epoch, propose
 from assay.search.config import SearchConfig
 from assay.search.ledger import Ledger
 from assay.search.plan import Ask, Situation
@@ -148,7 +148,7 @@ class _Loop:
             asked = propose(self._ideator, self._setting, ask, self._ledger.on_try)
             ideas += self._runner.run(asked)
         try:
-            stored = self._client.searches.put_epoch(self._search.id, number, ideas)
+            stored = self._client.searches.put_epoch(self._search.id, number, fit_epoch(ideas))
         except Conflict:
             # Another loop was faster. Its ideas count; ours are forgotten.
             there = self._stored(number)

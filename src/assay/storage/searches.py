@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
 from assay.contracts.search import EpochRequest, SearchRequest
-from assay.domain.errors import Conflict, NotFound
+from assay.domain.errors import Conflict, InvalidInput, NotFound
 from assay.domain.ids import new_id
 from assay.domain.states import EpochState, SearchState
 from assay.storage import batches, schema
@@ -84,6 +85,7 @@ def put_epoch(
     Raises:
         Conflict: other ideas are stored for this epoch, an earlier one is missing, the search
             has ended, or it has no such epoch.
+        InvalidInput: there are more ideas than the search's `batch_size`.
     """
     search = _locked(session, search_id)
     ideas: list[Any] = [idea.model_dump(mode="json") for idea in request.ideas]
@@ -102,6 +104,13 @@ def put_epoch(
         raise Conflict(
             f"the next epoch of {search_id} is {known} of {search.epochs}, not {number}",
             code="epoch_out_of_order",
+        )
+    if len(ideas) > search.batch_size:
+        raise InvalidInput.field(
+            "/ideas",
+            f"there are {len(ideas)}, and the `batch_size` of {search_id} is {search.batch_size}; "
+            "send the rest in the next epoch, or start a search with a larger `batch_size`",
+            "epoch_too_large",
         )
     session.add(
         schema.Epoch(search_id=search_id, number=number, ideas=ideas, created_at=db.now(session))
@@ -160,18 +169,62 @@ class EpochRow:
     state: EpochState
 
 
-def epochs(session: Session, search_id: str) -> list[EpochRow]:
-    """The epochs of a search, in order."""
-    rows = session.execute(
+def epoch(session: Session, search_id: str, number: int) -> EpochRow:
+    """An epoch with its ideas. Raises NotFound."""
+    found = _first_epoch(session, search_id, schema.Epoch.number == number)
+    if found is None:
+        raise NotFound(f"epoch {number} of {search_id!r} was not found")
+    return found
+
+
+def epochs(session: Session, search_id: str, *, after: int = -1) -> Iterator[EpochRow]:
+    """The epochs of a search whose number is greater than `after`, in order, with their ideas.
+
+    Each is read when it is asked for, because the ideas of one can take many megabytes.
+    """
+    while found := _first_epoch(session, search_id, schema.Epoch.number > after):
+        yield found
+        after = found.row.number
+
+
+def _first_epoch(
+    session: Session, search_id: str, condition: ColumnElement[bool]
+) -> EpochRow | None:
+    found = session.execute(
         select(schema.Epoch, schema.Batch.finished_at)
         .outerjoin(schema.Batch, schema.Batch.id == schema.Epoch.batch_id)
-        .where(schema.Epoch.search_id == search_id)
+        .where(schema.Epoch.search_id == search_id, condition)
+        .order_by(schema.Epoch.number)
+        .limit(1)
+    ).one_or_none()
+    if found is None:
+        return None
+    row, finished_at = found
+    state = EpochState.PROPOSED
+    if row.batch_id is not None:
+        state = EpochState.FINISHED if finished_at is not None else EpochState.SUBMITTED
+    return EpochRow(row, state)
+
+
+@dataclass(frozen=True)
+class FinishedEpoch:
+    """The number of an epoch whose batch is finished, and the batch's id."""
+
+    number: int
+    batch_id: str
+
+
+def finished_epochs(
+    session: Session, search_ids: Sequence[str]
+) -> Mapping[str, list[FinishedEpoch]]:
+    """For each search, its finished epochs in order, without their ideas."""
+    rows = session.execute(
+        select(schema.Epoch.search_id, schema.Epoch.number, schema.Batch.id)
+        .join(schema.Batch, schema.Batch.id == schema.Epoch.batch_id)
+        .where(schema.Epoch.search_id.in_(search_ids), schema.Batch.finished_at.is_not(None))
         .order_by(schema.Epoch.number)
     ).all()
-    found = []
-    for row, finished_at in rows:
-        state = EpochState.PROPOSED
-        if row.batch_id is not None:
-            state = EpochState.FINISHED if finished_at is not None else EpochState.SUBMITTED
-        found.append(EpochRow(row, state))
+    found: dict[str, list[FinishedEpoch]] = defaultdict(list)
+    for search_id, number, batch_id in rows:
+        found[search_id].append(FinishedEpoch(number, batch_id))
     return found
