@@ -52,8 +52,8 @@ _TERMINAL_INJECTION = _exactly(0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 _FILE_SYSTEM_REQUESTS: tuple[Pattern, ...] = ((0xFF00, 0x6600), (0xFF00, 0x5800), (0xFF00, 0x9400))
 _CACHE_ADVICE = _exactly(20, 21)  # MADV_COLD, MADV_PAGEOUT
 # Commands of fcntl that tell what another process does with a shared file: locks that belong to
-# an open file (F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW), F_SETLEASE, F_NOTIFY, hints that are stored in
-# the inode (F_GET_RW_HINT to F_SET_FILE_RW_HINT), F_GETDELEG, F_SETDELEG.
+# an open file (F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW), F_SETLEASE, F_NOTIFY, hints that are kept
+# in the inode (F_GET_RW_HINT to F_SET_FILE_RW_HINT), F_GETDELEG, F_SETDELEG.
 _SHARING = _exactly(36, 37, 38, 1024, 1026, *range(1035, 1041))
 # F_GETLK, F_SETLK, F_SETLKW, which SQLite needs. What is locked by nobody who knows held-out data
 # may be asked.
