@@ -83,18 +83,20 @@ class Question:
 class Judges:
     """A pool of child processes that judge answers. `judge` has the shape that a loop expects.
 
-    `quick_seconds`, `slow_seconds` (processor time) and `memory_bytes` bound one judgement.
-    Children start as answers come. All calls come from one event loop.
+    `quick_seconds`, `slow_seconds` (processor time) and `memory_bytes` bound one judgement;
+    `quick` is how many children judge under the first bound. They start as answers come. All calls
+    come from one event loop.
     """
 
     def __init__(
         self,
         *,
+        quick: int = QUICK,
         quick_seconds: float = QUICK_SECONDS,
         slow_seconds: float = SLOW_SECONDS,
         memory_bytes: int = MEMORY_BYTES,
     ) -> None:
-        self._quick = _Lane(QUICK, quick_seconds, memory_bytes)
+        self._quick = _Lane(quick, quick_seconds, memory_bytes)
         self._slow = _Lane(SLOW, slow_seconds, memory_bytes)
         self._long: OrderedDict[str, None] = OrderedDict()
 

@@ -51,7 +51,7 @@ class Running:
         self.handle, self.out, self.err = handle, out, err
         self._since = time.monotonic()
 
-    def printed(self, text: str, seconds: float = 10.0) -> None:
+    def printed(self, text: str, seconds: float = 60.0) -> None:
         """Wait until the script has printed `text`."""
         deadline = time.monotonic() + seconds
         while text not in self.out.read_text():

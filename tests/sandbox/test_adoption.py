@@ -116,14 +116,14 @@ open("/job/result", "w").write(str(os.getpid()))
 
 def test_a_program_goes_on_and_is_adopted(stage: Stage) -> None:
     stage.orphan(COUNT, "3\n")
-    began = time.monotonic()
     handle = stage.adopt(COUNT)
     assert handle is not None
     assert handle.pid > 0
     assert handle.gauges()["processes"] >= 2
     end = handle.wait()
     assert (end.reason, end.code) == ("exited", 0)
-    assert end.wall_seconds > time.monotonic() - began
+    # It slept for so long, part of it before it was adopted.
+    assert end.wall_seconds >= 60 * 0.05
     assert 0 < end.cpu_seconds < 5
     assert (end.peak_memory_bytes or 0) > 1 << 20
     assert stage.text() == "".join(f"{n}\n" for n in range(60))
