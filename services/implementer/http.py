@@ -6,13 +6,17 @@ import uvicorn
 
 from services.implementer.app import create_app
 from services.implementer.context import Context
+from services.implementer.open_connections import allow_connections, bounded_protocol
 
 
 def http_server(context: Context, *, here_only: bool) -> uvicorn.Server:
     """A server of the app. `here_only`: it listens where no other machine can connect."""
+    most = allow_connections(context.settings.connections)
     return uvicorn.Server(
         uvicorn.Config(
             create_app(context, here_only=here_only),
+            http=bounded_protocol(most),
+            limit_concurrency=most + 1,  # answers 503 from this number of connections on
             log_config=None,
             access_log=False,
             proxy_headers=False,

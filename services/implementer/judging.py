@@ -31,7 +31,7 @@ MALFORMED = {
     "training codebase in a sandbox. Send the edit, or the part of it that you can write.",
     NO_ANSWER: "The answer was empty. Send the plan and the edit.",
 }
-_FRAME = re.compile(r'^\s*(?:[|+]\s*)*File "([^"]+)", line (\d{1,9})', re.MULTILINE)
+_FRAME = re.compile(r'^[^\S\n]*+(?:[|+][^\S\n]*+)*+File "([^"]+)", line (\d{1,9})', re.MULTILINE)
 _HEADER = "Traceback (most recent call last):"
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import (
@@ -24,6 +25,8 @@ from assay.telemetry.counts import REGISTRY
 #: The database is not asked more often, however many scrape.
 CACHE_SECONDS = 5.0
 OTHER = "other"
+_CLASS = "hardware_class"
+Fold = Callable[[float, float], float]
 
 
 class Metrics:
@@ -71,21 +74,26 @@ class DatabaseCollector(Collector):
             up.add_metric([], 0)
             return
         up.add_metric([], 1)
-        yield from _present(now)
+        yield from _present(now, self._names)
         yield from _ended(ended, self._names)
 
 
 class Names:
-    """Codes come from workers and evaluators, models from callers: neither may grow without end.
-    The first ones keep their names, so that no count ever falls."""
+    """Bounds the names in labels, which others choose: codes and hardware classes come from
+    workers and evaluators, models and hardware classes from callers.
+
+    The first `MOST` of a kind keep their names, so that no count ever falls.
+    """
 
     MOST = 50
 
     def __init__(self) -> None:
         self._known: dict[str, set[str]] = defaultdict(set)
 
-    def few(self, kind: str, tally: Tally, at: int = 0) -> Tally:
-        """The same sums, with few names in that place of the keys."""
+    def few(
+        self, kind: str, tally: Mapping[Key, float], at: int = 0, fold: Fold = operator.add
+    ) -> Tally:
+        """The same numbers, with few names in that place of the keys; `fold` joins the others."""
         found, known = Tally(), self._known[kind]
         for key, value in tally.items():
             name = str(key[at])
@@ -93,24 +101,24 @@ class Names:
                 known.add(name)
             if name not in known:
                 key = (*key[:at], OTHER, *key[at + 1 :])
-            found[key] += value
+            found[key] = fold(found[key], value)
         return found
 
 
-def _present(now: Present) -> Iterator[Metric]:
+def _present(now: Present, names: Names) -> Iterator[Metric]:
     size = ["hardware_class", "gpus", "cpus"]
     waiting = {(w.size.hardware_class, w.size.gpus, w.size.cpus): w for w in now.queue}
     yield _gauge(
         "assay_queue_measurements",
         "Measurements that wait, by what they need.",
         size,
-        {key: w.measurements for key, w in waiting.items()},
+        names.few(_CLASS, {key: w.measurements for key, w in waiting.items()}),
     )
     yield _gauge(
         "assay_queue_oldest_wait_seconds",
         "How long the oldest of them has waited.",
         size,
-        {key: w.oldest_seconds for key, w in waiting.items()},
+        names.few(_CLASS, {key: w.oldest_seconds for key, w in waiting.items()}, fold=max),
     )
     for name, text, counts in (
         ("assay_attempts", "Attempts that have not ended, by state.", now.attempts),
@@ -130,7 +138,7 @@ def _present(now: Present) -> Iterator[Metric]:
         ("held_cpus", "assay_cpus_held", "Those that attempts hold."),
     ):
         values: dict[Key, float] = {(c,): getattr(h, field) for c, h in now.hosts.items()}
-        yield _gauge(name, text, ["hardware_class"], values)
+        yield _gauge(name, text, ["hardware_class"], names.few(_CLASS, values))
     for name, text, value in (
         ("assay_outbox_messages", "Messages that wait to be delivered.", now.outbox),
         ("assay_outbox_oldest_seconds", "Age of the oldest.", now.outbox_seconds),

@@ -83,6 +83,9 @@ class ImplementerSettings(ServiceSettings):
         64, ge=1, description="Open streams of an API key, or of an address where there are none."
     )
     streams: int = Field(256, ge=1, description="Open streams of all clients of this process.")
+    connections: int = Field(
+        4096, ge=8, description="Open connections; one more closes the one idle for longest."
+    )
     rescan_seconds: float = Field(
         10, gt=0, description="How often work that no message announced is looked for."
     )

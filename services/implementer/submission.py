@@ -16,7 +16,7 @@ from assay.domain.isolation import needs_isolation
 from assay.domain.states import WorkerState
 from assay.environments.catalog import Environment
 from assay.llm import MissingKey, ModelError, ModelName, Usage, price
-from assay.storage import caps, environments, schema
+from assay.storage import caps, environments, measurements, schema
 from services.implementer.context import Context
 from services.implementer.executors import executor_of
 from services.implementer.smoke import fitting_class
@@ -200,10 +200,13 @@ def choose_hardware_class(
 ) -> str:
     """The hardware class to measure on: the one asked for, or what a fitting live worker has.
 
+    Of several classes it is the one whose baseline is measured: results are compared with it, and
+    a worker that registers with a class of its own does not stop requests that name none.
+
     Raises:
         Unavailable: no worker fits, and no class was named.
-        InvalidInput: workers of several classes fit and none was named, or the code needs
-            isolation and no live worker of the class offers it.
+        InvalidInput: workers of several classes fit, none was named and not exactly one has a
+            baseline; or the code needs isolation and no live worker of the class offers it.
     """
     need = environment.profile(profile)
     rows = session.execute(
@@ -228,13 +231,17 @@ def choose_hardware_class(
             f"{need.memory_gb} GB); start one, or name hardware_class to queue for it",
             code="no_fitting_worker",
         )
-    if len(classes) > 1:
+    if len(classes) == 1:
+        return classes[0]
+    measured = measurements.baseline_classes(session, environment.id, profile)
+    with_baseline = [name for name in classes if name in measured]
+    if len(with_baseline) != 1:
         raise InvalidInput.field(
             "/hardware_class",
             f"workers of several classes fit ({', '.join(classes)}); name the one to measure on",
             "ambiguous_hardware_class",
         )
-    return classes[0]
+    return with_baseline[0]
 
 
 def _no_isolation(sandboxes: list[str]) -> InvalidInput:

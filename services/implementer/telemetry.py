@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from fastapi.responses import PlainTextResponse
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import CurvePoint, SystemSample
@@ -85,16 +85,23 @@ def read_system(session: Session, measurement_id: str, max_points: int) -> list[
     ]
 
 
-def _thinned(session: Session, table: type[Row], measurement_id: str, most: int) -> list[Row]:
-    attempt = latest_attempt(session, measurement_id)
-    total = session.scalars(
-        select(func.count()).select_from(table).where(table.attempt_id == attempt)
-    ).one()
-    stride = max(1, math.ceil(total / most))
-    rows = session.scalars(
-        select(table).where(table.attempt_id == attempt).order_by(table.seq)
+def _thinned(session: Session, table: type[Row], measurement_id: str, most: int) -> Sequence[Row]:
+    """Return every n-th point and the last one. The database counts: others are not loaded."""
+    place = (func.row_number().over(order_by=table.seq) - 1).label("place")
+    total = func.count().over().label("total")
+    counted = (
+        select(table.attempt_id, table.seq, place, total)
+        .where(table.attempt_id == latest_attempt(session, measurement_id))
+        .subquery()
+    )
+    stride = (counted.c.total + most - 1) // most
+    same = (table.attempt_id == counted.c.attempt_id) & (table.seq == counted.c.seq)
+    return session.scalars(
+        select(table)
+        .join(counted, same)
+        .where(or_(counted.c.place % stride == 0, counted.c.place == counted.c.total - 1))
+        .order_by(table.seq)
     ).all()
-    return [row for i, row in enumerate(rows) if i % stride == 0 or i == total - 1]
 
 
 def _numbers(stored: dict[str, Any]) -> dict[str, float]:

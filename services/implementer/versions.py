@@ -56,7 +56,7 @@ class Versions:
                 return None
             folder = self._scratch() / name
             write_tree(unpack_tree(self._store.get(bundle_key(row.bundle))), folder)
-            self._known[name] = Environment.load(folder)
+            self._known[name] = Environment.load(folder, unpacked=True)
         return self._known[name]
 
     def _scratch(self) -> Path:

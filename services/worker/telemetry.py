@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import math
 import os
 import stat
@@ -18,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 from assay.contracts.worker import LogPiece, Point, SystemPoint
 
+log = logging.getLogger(__name__)
 LOG_TAIL = 64 << 10
 LOG_PER_REPORT = 256 << 10
 BULK_LEAST = 1 << 20
@@ -29,6 +31,9 @@ LINES_CAP = 200_000
 LINE_CAP = 16 << 10
 VALUES_CAP = 64
 KEY_CAP = 128
+#: Of a curve: different names, and bytes of its points as JSON.
+NAMES_CAP = 256
+CURVE_CAP = 8 << 20
 _READ = 1 << 20
 
 
@@ -137,7 +142,8 @@ class CurveFollower:
     """The points of `metrics.jsonl` that are still to be shipped; `seq` is the line's number.
 
     Lines that are not a JSON object of finite numbers, or are longer than `LINE_CAP`, are counted
-    and left out. It ends after `points_cap` points or `lines_cap` lines.
+    and left out. It ends after `points_cap` points, `lines_cap` lines or `bytes_cap` bytes of
+    points as JSON. Only the first `names_cap` different names are kept.
     """
 
     def __init__(
@@ -147,11 +153,18 @@ class CurveFollower:
         *,
         points_cap: int = POINTS_CAP,
         lines_cap: int = LINES_CAP,
+        bytes_cap: int = CURVE_CAP,
+        names_cap: int = NAMES_CAP,
     ) -> None:
         self._folder = folder
         self._name = name
         self._points_cap = points_cap
         self._lines_cap = lines_cap
+        self._bytes_left = bytes_cap
+        self._names_cap = names_cap
+        self._names: set[str] = set()
+        self._has_more_names = False
+        self._is_full = False
         self._offset = 0
         self._line = 0
         self._points = 0
@@ -171,6 +184,7 @@ class CurveFollower:
     def _wants_more(self) -> bool:
         return (
             len(self._buffer) < POINTS_PER_REPORT
+            and not self._is_full
             and self._points < self._points_cap
             and self._line < self._lines_cap
         )
@@ -208,12 +222,32 @@ class CurveFollower:
     def _take(self, line: bytes) -> None:
         skipping, self._skipping = self._skipping, False
         seq, self._line = self._line, self._line + 1
-        if skipping or self._points >= self._points_cap or seq >= self._lines_cap:
+        is_over = self._points >= self._points_cap or seq >= self._lines_cap or self._is_full
+        if skipping or is_over:
             return
         point = parse_point(line, seq)
-        if point is not None:
-            self._points += 1
-            self._buffer.append(point)
+        if point is None or not (values := self._named(point.values)):
+            return
+        size = len(json.dumps(values))
+        if size > self._bytes_left:
+            self._is_full = True
+            log.warning("%s holds too much: the curve ends at line %d", self._name, seq)
+            return
+        self._bytes_left -= size
+        self._points += 1
+        self._buffer.append(point.model_copy(update={"values": values}))
+
+    def _named(self, values: dict[str, float]) -> dict[str, float]:
+        """The values whose names are among the first `names_cap` of the curve."""
+        for name in values:
+            if len(self._names) < self._names_cap:
+                self._names.add(name)
+        kept = {name: value for name, value in values.items() if name in self._names}
+        if len(kept) < len(values) and not self._has_more_names:
+            self._has_more_names = True
+            most = self._names_cap
+            log.warning("%s has more than %d names: others are left out", self._name, most)
+        return kept
 
 
 def parse_point(line: bytes, seq: int) -> Point | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from itertools import count, product
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import pytest
@@ -467,6 +468,59 @@ def answered(service: Service, endpoint: Endpoint, changed: list[Place], name: s
     assert len(response.content) < MOST_BYTES_PER_ITEM, what
     assert time.process_time() - began < 10, what
     return response
+
+
+UNKNOWN = {f"unknown {n}": [n, {}, None, "a"][n % 4] for n in range(5_000)}
+#: Values of which each part is wrong. A body may have a million (`MAX_MARKS`), and an error takes
+#: microseconds to make and to list.
+MANY_WRONG: list[Json] = [
+    UNKNOWN,
+    [UNKNOWN] * 3,
+    [{}] * 5_000,
+    [{"unknown": 0}] * 500,
+    [[0.5] * 60] * 60,
+]
+
+
+@each_endpoint
+def test_a_wrong_body_is_refused_after_a_few_errors(endpoint: Endpoint) -> None:
+    body = endpoint.body(SimpleNamespace(attempt="att_1", token=1))  # type: ignore[arg-type]
+    for place in places(body):
+        found = at(body, place)
+        tried = [*MANY_WRONG, *widened(found)]
+        counts = [errors_in(endpoint, replaced(body, [place], wrong)) for wrong in tried]
+        assert max(counts) <= 10, f"{place}: {counts}"
+
+
+def widened(value: Json) -> Iterator[Json]:
+    """An object with unknown fields beside its own, or a list of many wrong items."""
+    if isinstance(value, dict):
+        yield value | UNKNOWN
+    if isinstance(value, list) and isinstance(value[0], dict):
+        yield [value[0] | {"unknown": 0}] * 50
+        yield [dict.fromkeys(value[0])] * 50
+    elif isinstance(value, list):
+        yield [0.5] * 50
+
+
+def errors_in(endpoint: Endpoint, body: Json) -> int:
+    try:
+        endpoint.model.model_validate(body)
+    except ValidationError as error:
+        return error.error_count()
+    return 0
+
+
+def test_an_answer_names_unknown_fields_beside_what_else_is_wrong(service: Service) -> None:
+    body = batch_body(service) | UNKNOWN | {"epoch": -1}
+    answered_ = service.api.post("/v1/batches", json=body).json()
+    assert {e["pointer"] for e in answered_["errors"]} == {
+        "/epoch",
+        *(f"/unknown {n}" for n in range(3)),
+    }
+    body = batch_body(service) | {"metadata": {str(n): 0 for n in range(17)}}
+    errors = service.api.post("/v1/batches", json=body).json()["errors"]
+    assert [(e["pointer"], e["code"]) for e in errors] == [("/metadata", "too_long")]
 
 
 def is_over(service: Service) -> bool:

@@ -11,7 +11,7 @@ from decimal import Decimal
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
-from sqlalchemy import event, insert, select
+from sqlalchemy import event, insert, select, update
 from starlette.testclient import TestClient
 
 from assay.domain.ids import new_id
@@ -176,6 +176,33 @@ def test_names_that_others_choose_do_not_grow_without_end() -> None:
     assert set(first) == set(second)
     assert all(second[key] >= n for key, n in first.items())
     assert statistics.label_value('evil"} 1\nassay_fake 2') == "other"
+
+
+def test_invented_hardware_classes_share_a_series(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Names, "MOST", 3)
+    now = 0.0
+    shown = Metrics(world.db, clock=lambda: now)
+    shown.render()
+    invented = [f"invented {number}" for number in range(10)]
+    for number, name in enumerate(invented):
+        world.another(name, hardware_class=name)
+        batch = world.submit("Count by two.", hardware_class=name)
+        world.implement(world.experiments(batch)[0].id, f"STEP = {number}\n")
+    with world.db.write() as session:
+        hour_ago = world.db.now(session) - timedelta(hours=1)
+        session.execute(update(schema.Measurement).values(queued_at=hour_ago))
+    now += metrics.CACHE_SECONDS
+    values = scrape(shown.render().decode())
+    for name in ("assay_cpus_installed", "assay_queue_measurements"):
+        series = [value for (found, _), value in values.items() if found == name]
+        assert len(series) <= Names.MOST + 1, name
+    assert of(values, "assay_cpus_installed", hardware_class="cpu") == 4, "the first keeps its own"
+    waiting = [n for (found, _), n in values.items() if found == "assay_queue_measurements"]
+    assert sum(waiting) == len(invented)
+    oldest = [n for (found, _), n in values.items() if found == "assay_queue_oldest_wait_seconds"]
+    assert 3_600 <= max(oldest) < 7_200, "ages are not added up"
 
 
 def test_a_scrape_asks_the_database_every_few_seconds_at_most(world: World) -> None:

@@ -335,6 +335,11 @@ def verdict(profile: dict[str, Any], call: str, *arguments: int) -> int:
         ("fcntl", (3, 1030), 0),
         ("fcntl", (3, 1034), 0),
         ("flock", (), 0),
+        ("getsockopt", (3, 1, 4), 0),
+        ("getsockopt", (3, 1, 57), 1),
+        ("getsockopt", (3, 2**32 + 1, 2**32 + 71), 1),
+        ("getsockopt", (3, 6, 57), 0),
+        ("io_setup", (), 38),
         ("madvise", (0, 0, 20), 1),
         ("madvise", (0, 0, 4), 0),
         ("prlimit64", (0,), 0),
@@ -377,8 +382,11 @@ def test_the_profile_judges_every_command_and_request_once(locks: bool) -> None:
         for request in (kind << 8, kind << 8 | 0xC02000FF, kind << 8 | 0x12):
             injects = request == 0x5412
             assert verdict(profile, "ioctl", 3, request) == (wanted or injects), hex(request)
+    for option in range(2048):
+        assert verdict(profile, "getsockopt", 3, 1, option) == (option in (57, 71, 77)), option
+        assert verdict(profile, "getsockopt", 3, option, 57) == (option == 1), option
     assert verdict(profile, "flock") == (0 if locks else 38)
-    assert len(profile["syscalls"]) < 250
+    assert len(profile["syscalls"]) < 350
 
 
 def test_the_profile_of_a_worker_refuses_nothing_that_concerns_shared_files() -> None:

@@ -13,6 +13,7 @@ import pytest
 from assay.sandbox import Mount
 from assay.sandbox.cgroups import ControlGroups
 from assay.sandbox.staging import PARENTS
+from tests.support.needs import missing
 from tests.support.processes import using
 
 pytestmark = pytest.mark.bubblewrap
@@ -289,7 +290,7 @@ def test_a_program_that_sees_held_out_data_leaves_no_pages_in_memory(
 ) -> None:
     """A later sandbox could read them as bits: by page faults, or by the clock."""
     if not ControlGroups().hierarchies.folders():
-        pytest.skip("no control groups here: docs/security.md says what that leaves open")
+        missing("no control groups here: docs/security.md says what that leaves open")
     data = tmp_path / "data"
     data.mkdir()
     cold = data / "cold"
@@ -298,6 +299,6 @@ def test_a_program_that_sees_held_out_data_leaves_no_pages_in_memory(
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     if any(in_memory(cold)):
-        pytest.skip("this file system keeps its files in memory")
+        missing("this file system keeps its files in memory")
     bubblewrap.finish(READ_EVERY_OTHER_PAGE, mounts=(Mount(data, "/data"),), sees_held_out=secret)
     assert in_memory(cold) == ([False] * 64 if secret else [True, False] * 32)

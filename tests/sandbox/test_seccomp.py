@@ -42,6 +42,7 @@ def judge(program: bytes, architecture: int, number: int, *arguments: int) -> in
 SHARING = (36, 37, 38, 1024, 1026, *range(1035, 1041))  # commands of fcntl
 PRIVATE = (*range(5), *range(8, 12), 15, 16, 1025, 1030, 1031, 1032, 1033, 1034)
 LOCKING = (5, 6, 7)
+COUNTING = (57, 71, 77)  # SO_COOKIE, SO_NETNS_COOKIE, SO_PEERPIDFD
 
 X86, ARM = ("x86_64", 0xC000003E), ("aarch64", 0xC00000B7)
 
@@ -97,6 +98,15 @@ X86, ARM = ("x86_64", 0xC000003E), ("aarch64", 0xC00000B7)
         *((ARM, 25, (3, command), EPERM) for command in SHARING),
         *((X86, 72, (3, command), ALLOW) for command in (*PRIVATE, *LOCKING)),
         (X86, 73, (), ALLOW),  # flock
+        *((X86, 55, (3, 1, option), EPERM) for option in COUNTING),
+        *((ARM, 209, (3, 1, option), EPERM) for option in COUNTING),
+        (X86, 55, (3, 2**32 + 1, 2**32 + 57), EPERM),
+        (X86, 55, (3, 1, 4), ALLOW),  # SO_ERROR
+        (X86, 55, (3, 1, 17), ALLOW),  # SO_PEERCRED
+        (X86, 55, (3, 6, 57), ALLOW),  # an option of TCP
+        (X86, 206, (), ENOSYS),  # io_setup
+        (X86, 203, (), ALLOW),  # sched_setaffinity
+        (X86, 319, (), ALLOW),  # memfd_create
     ],
 )
 def test_verdicts(
@@ -107,14 +117,36 @@ def test_verdicts(
 
 
 @pytest.mark.parametrize(("machine", "fcntl", "flock"), [(X86, 72, 73), (ARM, 25, 32)])
-def test_without_locks(machine: tuple[str, int], fcntl: int, flock: int) -> None:
+def test_held_out_data_may_not_lock(machine: tuple[str, int], fcntl: int, flock: int) -> None:
     name, token = machine
-    program = seccomp.build_filter(name, locks=False)
+    program = seccomp.build_filter(name, held_out=True)
     assert judge(program, token, flock) == ENOSYS
     for command in (*SHARING, *LOCKING, 2**32 + 6):
         assert judge(program, token, fcntl, 3, command) == EPERM, command
     for command in PRIVATE:
         assert judge(program, token, fcntl, 3, command) == ALLOW, command
+
+
+@pytest.mark.parametrize("gpus", [False, True])
+@pytest.mark.parametrize("machine", [X86, ARM])
+def test_held_out_data_may_not_read_counters(machine: tuple[str, int], gpus: bool) -> None:
+    name, token = machine
+    program, column = seccomp.build_filter(name, held_out=True, gpus=gpus), machine == ARM
+    numbers = {call: both[column] for call, both in syscalls.NUMBERS.items()}
+    for call in ("sched_setaffinity", "pidfd_open"):
+        assert judge(program, token, numbers[call] or 0) == EPERM, call
+    for call in ("memfd_create", "socket", "socketpair", "shmget"):
+        assert judge(program, token, numbers[call] or 0, 1) == (ALLOW if gpus else EPERM), call
+    for family in (16, 40):
+        assert judge(program, token, numbers["socket"] or 0, family, 0, 12) == EPERM
+    clone, mmap = numbers["clone"] or 0, numbers["mmap"] or 0
+    assert judge(program, token, clone, 0x1011) == EPERM  # CLONE_PIDFD
+    assert judge(program, token, clone, 0x11) == ALLOW
+    shared = ALLOW if gpus else EPERM
+    assert judge(program, token, mmap, 0, 0, 3, 0x21) == shared  # MAP_SHARED | MAP_ANONYMOUS
+    assert judge(program, token, mmap, 0, 0, 3, 0x23) == shared  # MAP_SHARED_VALIDATE
+    for flags in (0x22, 0x01, 0x02, 0x20022):
+        assert judge(program, token, mmap, 0, 0, 3, flags) == ALLOW, hex(flags)
 
 
 @pytest.mark.parametrize("machine", [X86, ARM])

@@ -167,6 +167,22 @@ def test_points_are_capped(tmp_path: Path, folder: int) -> None:
     assert [seq for seq, _ in found] == list(range(0, 60, 2))
 
 
+def test_bytes_and_names_of_a_curve_are_capped(
+    tmp_path: Path, folder: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    wide = {f"{k:02}" + "k" * 126: 1 / 7 for k in range(64)}
+    path.write_text((json.dumps(wide) + "\n") * 2_000)
+    found = points(CurveFollower(folder), final=True)
+    size = sum(len(json.dumps(values)) for _, values in found)
+    assert telemetry.CURVE_CAP - 16_384 < size <= telemetry.CURVE_CAP
+    path.write_text("".join(f'{{"loss": 1, "n{n}": 1}}\n' for n in range(1_000)))
+    found = points(CurveFollower(folder), final=True)
+    assert len(found) == 1_000
+    assert len({name for _, values in found for name in values}) == telemetry.NAMES_CAP
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+
+
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
 def test_only_a_regular_file_is_read(tmp_path: Path, folder: int, kind: str) -> None:
     secret, path = tmp_path / "secret", tmp_path / "metrics.jsonl"

@@ -13,6 +13,7 @@ from assay.contracts.base import (
     FailureBody,
     GpuHours,
     Integer,
+    Items,
     Metadata,
     Name,
     Request,
@@ -47,7 +48,7 @@ class IdeaRequest(Request):
         None, description="The submitter's own name for the idea, unique in the batch."
     )
     operator: Operator = "seed"
-    parents: list[ShortName] = Field(
+    parents: Items[ShortName] = Field(
         [], max_length=64, description="Experiments this idea builds on."
     )
     thinking: Annotated[Text, Field(max_length=MAX_THINKING)] | None = Field(
@@ -85,7 +86,7 @@ class BatchOptions(Request):
         description="How often a codebase that crashes early in training is sent back to its "
         "model with the traceback.",
     )
-    seeds: list[Seed] = Field(
+    seeds: Items[Seed] = Field(
         [0], min_length=1, max_length=64, description="One measurement per seed and idea."
     )
     baseline_seeds: Integer = Field(
@@ -118,7 +119,7 @@ class BatchRequest(Request):
 
     environment: Name = Field(description="`name` or `name@hash`.")
     profile: Name
-    ideas: list[IdeaRequest] = Field(min_length=1, max_length=MAX_IDEAS)
+    ideas: Items[IdeaRequest] = Field(min_length=1, max_length=MAX_IDEAS)
     executor: Name = Field(
         "offline:literal", description="Who writes the diffs, as `provider:model[@base_url]`."
     )
@@ -243,6 +244,24 @@ class ComparisonBody(Resource):
     verdict: str = Field(description="better, worse, within_noise or unknown (2 standard errors).")
 
 
+class UsedBody(Resource):
+    """What a result used, as multiples of what the baseline uses on the same host.
+
+    The mean over the experiment's seeds; null where it was not measured.
+    """
+
+    compute: float | None = Field(None, description="CPU time of training.")
+    evaluation_compute: float | None = Field(
+        None, description="CPU time of the predictors; two digits at most."
+    )
+    seconds: float | None = Field(None, description="Wall clock of training.")
+    memory: float | None = Field(None, description="Peak memory of training.")
+    artifact: float | None = Field(None, description="Bytes that training left.")
+    parameters: float | None = Field(
+        None, description="Parameters, where codebases state them in their curve: a claim."
+    )
+
+
 class IdeaBody(Resource):
     """An idea as submitted."""
 
@@ -333,6 +352,9 @@ class ExperimentBody(Resource):
     )
     reward: float
     comparison: ComparisonBody | None
+    used: UsedBody | None = Field(
+        None, description="What it used beside the baseline, where the profile caps that."
+    )
     seconds: float | None = Field(description="Wall clock of training and evaluation.")
     shared_with: list[str] = Field(
         [], description="Other experiments whose codebase is identical; they share measurements."
@@ -427,6 +449,9 @@ class ResultBody(Resource):
     metric: float
     reward: float
     comparison: ComparisonBody | None
+    used: UsedBody | None = Field(
+        None, description="What it used beside the baseline, where the profile caps that."
+    )
     promotable: bool = Field(False, description="Whether all its measurements are.")
     measurements: list[MeasurementBody]
     artifacts: list[ArtifactBody]

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from assay.contracts.base import (
     Integer,
+    Items,
     JsonObject,
     Metadata,
     Name,
@@ -48,7 +49,7 @@ class SearchRequest(Request):
 class EpochRequest(Request):
     """The ideas of one epoch, stored before they are submitted."""
 
-    ideas: list[IdeaRequest] = Field(
+    ideas: Items[IdeaRequest] = Field(
         min_length=1,
         max_length=MAX_IDEAS,
         description="At most the search's `batch_size`, and at most "

@@ -4,11 +4,14 @@ import re
 from dataclasses import dataclass
 
 # Models decorate the marks (`**[Experiment]**`, `## 2. [Experiment]`); the decoration goes.
-_DECORATION = r"[ \t>*#_`]*(?:(?:idea )?\d{1,3}[.):]?)?[ \t>*#_`]*"
-_AFTER = r"[*_`:]*"
+# Repetitions are possessive: with plain ones, matching 64 KB of `*` takes quadratic time while it
+# holds the interpreter's lock.
+_DECORATION = r"[ \t>*#_`]*+(?:(?:idea )?\d{1,3}[.):]?)?[ \t>*#_`]*+"
+_AFTER = r"[*_`:]*+"
 _EXPERIMENT = re.compile(rf"^{_DECORATION}\[Experiment\]{_AFTER}", re.IGNORECASE | re.MULTILINE)
-_CHANGES = re.compile(rf"[*#_`]*\[Code Changes?\]{_AFTER}", re.IGNORECASE)
-_END = re.compile(rf"^{_DECORATION}\[End\]|\[End\]{_AFTER}[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_CHANGES = re.compile(rf"\[Code Changes?\]{_AFTER}", re.IGNORECASE)
+_BEFORE_CHANGES = "*#_`"
+_END = re.compile(rf"^{_DECORATION}\[End\]|\[End\]{_AFTER}[ \t]*+$", re.IGNORECASE | re.MULTILINE)
 _THINKING = re.compile(r"<(think|thinking)>.*?(</\1>|\Z)", re.IGNORECASE | re.DOTALL)
 
 
@@ -56,6 +59,6 @@ def _split(body: str) -> IdeaText | None:
     changes = _CHANGES.search(body)
     if changes is None:
         return None
-    experiment = body[: changes.start()].strip()
+    experiment = body[: changes.start()].rstrip(_BEFORE_CHANGES).strip()
     code_changes = body[changes.end() :].strip()
     return IdeaText(experiment, code_changes) if experiment and code_changes else None

@@ -21,7 +21,7 @@ from assay.patching.types import Line, Mark
 _MARKS: dict[str, Mark] = {" ": " ", "-": "-", "+": "+"}
 _OLD_NAME = re.compile(r"^---[ \t]*[^-\s]")
 _NEW_NAME = re.compile(r"^\+\+\+[ \t]*[^+\s]")
-_VERSION = re.compile(r"^\d+\.\d+[\w.]*\s*$")
+_VERSION = re.compile(r"^\d+\.\d[\w.]*\s*$")
 _LOOK_AHEAD = 12
 _LONGEST_LIST = 40
 _MAX_MATCHED = 40_000

@@ -1,11 +1,16 @@
 """Unified diffs that can be placed by content alone."""
 
 import difflib
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
+from assay.patching.effort import Effort, Exhausted
 from assay.patching.text import split_file
 
+#: Pairs of equal lines that are compared for one difference; so many took 0.7 CPU seconds.
+MAX_PAIRS = 5_000_000
 _NO_NEWLINE = "\\ No newline at end of file"
 
 
@@ -36,17 +41,21 @@ def unified_diff(before: Mapping[str, str], after: Mapping[str, str], *, context
     """The difference of two trees as `git diff` writes it; empty when they are equal.
 
     A hunk shows more than `context` lines where fewer would stand in several places of the old
-    file, so that the result can be placed by its content, without its line numbers.
+    file, so that the result can be placed by its content, without its line numbers. A file that
+    takes too long to compare is shown as one change (see `changes`).
     """
+    effort = Effort(MAX_PAIRS)
     parts: list[str] = []
     for path in sorted(before.keys() | after.keys()):
         old, new = before.get(path), after.get(path)
         if old != new:
-            parts.extend(_file_diff(path, old, new, context))
+            parts.extend(_file_diff(path, old, new, context, effort))
     return "".join(part + "\n" for part in parts)
 
 
-def _file_diff(path: str, old: str | None, new: str | None, context: int) -> Iterable[str]:
+def _file_diff(
+    path: str, old: str | None, new: str | None, context: int, effort: Effort
+) -> Iterable[str]:
     yield f"diff --git a/{path} b/{path}"
     if old is None:
         yield "new file mode 100644"
@@ -59,7 +68,7 @@ def _file_diff(path: str, old: str | None, new: str | None, context: int) -> Ite
     tab = "\t" if " " in path else ""
     yield "--- /dev/null" if old is None else f"--- a/{path}{tab}"
     yield "+++ /dev/null" if new is None else f"+++ b/{path}{tab}"
-    for region in regions(left.lines, changes(left.tokens, right.tokens), context):
+    for region in regions(left.lines, changes(left.tokens, right.tokens, effort), context):
         yield from _hunk(left, right, region)
 
 
@@ -71,10 +80,70 @@ def _side(text: str) -> _Side:
     return _Side(lines, tokens)
 
 
-def changes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[Change]:
-    """The changed spans between two sequences, in order, never touching."""
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    return [Change(*span) for tag, *span in matcher.get_opcodes() if tag != "equal"]
+def changes(
+    old: Sequence[Hashable], new: Sequence[Hashable], effort: Effort | None = None
+) -> list[Change]:
+    """Return the changed spans between two sequences, in order, never touching.
+
+    Where `effort` (default: `MAX_PAIRS`) is not enough, everything between the common beginning
+    and the common end is one change. A comparison that is too large from the start spends nothing,
+    so that one large file leaves the other files of a diff their share.
+    """
+    effort = Effort(MAX_PAIRS) if effort is None else effort
+    start, end = _common_ends(old, new)
+    for skipped, cut in ((0, 0), (start, end)):
+        before, after = old[skipped : len(old) - cut], new[skipped : len(new) - cut]
+        pairs = _pairs(before, after)
+        if pairs[-1] > effort.left:
+            continue
+        try:
+            spans = [
+                span
+                for tag, *span in _Matcher(before, after, pairs, effort).get_opcodes()
+                if tag != "equal"
+            ]
+        except Exhausted:
+            break
+        return [Change(*(skipped + place for place in span)) for span in spans]
+    if start + end == len(old) == len(new):
+        return []
+    return [Change(start, len(old) - end, start, len(new) - end)]
+
+
+def _pairs(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[int]:
+    """Return what a search compares up to each old line: it, with all new lines equal to it."""
+    equal = Counter(new)
+    return list(accumulate((1 + equal[item] for item in old), initial=0))
+
+
+class _Matcher(difflib.SequenceMatcher[Hashable]):
+    """Counts its work: many equal lines on both sides make difflib's cubic."""
+
+    def __init__(
+        self,
+        old: Sequence[Hashable],
+        new: Sequence[Hashable],
+        pairs: Sequence[int],
+        effort: Effort,
+    ) -> None:
+        super().__init__(None, old, new, autojunk=False)
+        self._pairs, self._effort = pairs, effort
+
+    def find_longest_match(
+        self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None
+    ) -> difflib.Match:
+        end = len(self._pairs) - 1 if ahi is None else ahi
+        self._effort.spend(self._pairs[end] - self._pairs[alo])
+        return super().find_longest_match(alo, ahi, blo, bhi)
+
+
+def _common_ends(old: Sequence[Hashable], new: Sequence[Hashable]) -> tuple[int, int]:
+    """Return the lengths of the common beginning and of the common end; they do not overlap."""
+    shorter = min(len(old), len(new))
+    start = next((i for i in range(shorter) if old[i] != new[i]), shorter)
+    most = shorter - start
+    end = next((i for i in range(most) if old[-1 - i] != new[-1 - i]), most)
+    return start, end
 
 
 def regions(old: list[str], spans: list[Change], context: int) -> list[Region]:

@@ -22,6 +22,7 @@ from dataclasses import replace
 
 from assay.sandbox import seccomp
 from assay.sandbox.cgroups import ControlGroups, Group
+from assay.sandbox.counters import advance_counters
 from assay.sandbox.disk import DiskWatch
 from assay.sandbox.filesystem import (
     Reach,
@@ -29,6 +30,7 @@ from assay.sandbox.filesystem import (
     hiding_arguments,
     interpreter_arguments,
     mount_arguments,
+    secrecy_arguments,
     system_arguments,
     tmpfs_bytes,
 )
@@ -172,11 +174,6 @@ def _version() -> str:
     return found.stdout.split()[-1] if found.stdout.split() else "unknown"
 
 
-@functools.cache
-def _filter(locks: bool) -> bytes:
-    return seccomp.build_filter(locks=locks)
-
-
 class BubblewrapSandbox:
     """Starts programs inside bubblewrap; see the module's text and `interface.Sandbox`.
 
@@ -232,6 +229,8 @@ class BubblewrapSandbox:
             staging = stack.enter_context(staging_folder())
             reach, binds, table = staging.reach, staging.binds, staging.device_table()
         hand_over(spec.mounts, user, stack)
+        if spec.sees_held_out:
+            stack.callback(advance_counters, shared_memory=bool(spec.gpus))
         group = self._groups.create(spec.limits, _WRAPPER_PROCESSES)
         if group is not None:
             stack.callback(group.remove)
@@ -241,7 +240,8 @@ class BubblewrapSandbox:
             passwd_fd = _pipe_with(_passwd(user), descriptors)
             filter_fd = None
             if seccomp.supported():
-                filter_fd = _pipe_with(_filter(not spec.sees_held_out), descriptors)
+                program = seccomp.build_filter(held_out=spec.sees_held_out, gpus=bool(spec.gpus))
+                filter_fd = _pipe_with(program, descriptors)
             state_in, state_out = os.pipe()
             descriptors.callback(os.close, state_out)
             stack.callback(os.close, state_in)
@@ -331,6 +331,7 @@ def _options(
         *system_arguments(),
         *("--ro-bind-data", str(passwd_fd), "/etc/passwd"),
         *("--proc", "/proc", *hiding_arguments(), "--dev", "/dev"),
+        *(secrecy_arguments() if spec.sees_held_out and not spec.gpus else ()),
         *("--size", tmpfs, "--tmpfs", "/dev/shm", "--size", tmpfs, "--tmpfs", "/tmp"),
         *interpreter_arguments(reach),
         *mount_arguments(spec.mounts, reach),

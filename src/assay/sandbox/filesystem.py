@@ -14,8 +14,8 @@ HIDDEN_PROC = (
     *("/proc/buddyinfo", "/proc/diskstats", "/proc/fs", "/proc/interrupts", "/proc/key-users"),
     *("/proc/keys", "/proc/locks", "/proc/pagetypeinfo", "/proc/pressure", "/proc/sched_debug"),
     *("/proc/schedstat", "/proc/slabinfo", "/proc/softirqs", "/proc/swaps", "/proc/timer_list"),
-    *("/proc/vmstat", "/proc/zoneinfo", "/proc/sys/fs/dentry-state", "/proc/sys/fs/file-nr"),
-    *("/proc/sys/fs/inode-nr", "/proc/sys/fs/inode-state"),
+    *("/proc/vmstat", "/proc/zoneinfo", "/proc/cgroups", "/proc/sys/fs", "/proc/sys/kernel/pty"),
+    "/proc/sys/kernel/hung_task_detect_count",
 )
 """What the kernel counts or lists for the whole host: one sandbox would see another's doing.
 
@@ -122,6 +122,14 @@ def hiding_arguments() -> list[str]:
             # A device, because it reads as empty. A bind without devices could not be opened.
             arguments += ["--dev-bind", "/dev/null", path]
     return arguments
+
+
+def secrecy_arguments() -> list[str]:
+    """Bubblewrap arguments for a program that is shown held-out data, after those for `/dev`.
+
+    A shared mapping of `/dev/zero` has an inode number that counts for the whole host.
+    """
+    return ["--dev-bind", "/dev/null", "/dev/zero"]
 
 
 def interpreter_arguments(reach: Reach) -> list[str]:

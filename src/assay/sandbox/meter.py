@@ -101,12 +101,16 @@ class Meter:
         if self._group is not None and self._group_memory and self._group_cpu:
             return self._group.gauges()
         resident = count = 0
+        cpu = dict(self._cpu)  # with those that ended; the other thread adds to the original
         for pid in (self._pid, *descendants(self._pid)):
             with contextlib.suppress(psutil.Error):
-                resident += psutil.Process(pid).memory_info().rss
+                process = psutil.Process(pid)
+                resident += process.memory_info().rss
+                cpu[pid, process.create_time()] = _cpu_time(process)
                 count += 1
         used = {"memory_bytes": float(resident), "processes": float(count)}
-        return {"cpu_seconds": self._cpu_seconds()} | used if count else {}
+        seconds = self._cpu_seconds() if self._group_cpu else sum(cpu.values())
+        return {"cpu_seconds": seconds} | used if count else {}
 
     def _cpu_seconds(self) -> float:
         if self._group is not None and self._group_cpu:
@@ -129,8 +133,7 @@ class Meter:
         for pid in (self._pid, *descendants(self._pid)):
             try:
                 process = psutil.Process(pid)
-                times = process.cpu_times()
-                self._cpu[pid, process.create_time()] = times.user + times.system
+                self._cpu[pid, process.create_time()] = _cpu_time(process)
                 resident += process.memory_info().rss
             except psutil.Error:
                 continue
@@ -139,6 +142,11 @@ class Meter:
             resident = _proportional(processes)
         self._peak = max(self._peak or 0, resident)
         self._exceeded = self._exceeded or resident > self._limit
+
+
+def _cpu_time(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
 
 
 def _proportional(processes: list[psutil.Process]) -> int:

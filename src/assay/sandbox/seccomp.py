@@ -10,6 +10,7 @@ a kernel that does not have it, so that C libraries use an older one.
 """
 
 import errno
+import functools
 import json
 import platform
 import struct
@@ -55,6 +56,12 @@ _CACHE_ADVICE = _exactly(20, 21)  # MADV_COLD, MADV_PAGEOUT
 # an open file (F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW), F_SETLEASE, F_NOTIFY, hints that are kept
 # in the inode (F_GET_RW_HINT to F_SET_FILE_RW_HINT), F_GETDELEG, F_SETDELEG.
 _SHARING = _exactly(36, 37, 38, 1024, 1026, *range(1035, 1041))
+_SOCKET_LEVEL = 1  # SOL_SOCKET
+# SO_COOKIE, SO_NETNS_COOKIE, SO_PEERPIDFD: numbers that count sockets, network namespaces and
+# processes of the whole host.
+_COUNTING_OPTIONS = _exactly(57, 71, 77)
+_PIDFD_FLAG = 0x1000  # CLONE_PIDFD
+_SHARED_ANONYMOUS = 0x21  # MAP_SHARED | MAP_ANONYMOUS; MAP_PRIVATE has another bit
 # F_GETLK, F_SETLK, F_SETLKW, which SQLite needs. What is locked by nobody who knows held-out data
 # may be asked.
 _LOCKING = _exactly(5, 6, 7)
@@ -107,9 +114,9 @@ def _judge_socket() -> bytes:
     return body + _return_errno(errno.EPERM)
 
 
-def _judge_clone() -> bytes:
-    """Allow clone without new namespaces."""
-    body = _load_argument(0) + _op(_JUMP_ANY_BIT, _NAMESPACE_FLAGS, 0, 1)
+def _judge_clone(refused: int) -> bytes:
+    """Allow clone without any of the flags in `refused`."""
+    body = _load_argument(0) + _op(_JUMP_ANY_BIT, refused, 0, 1)
     return body + _return_errno(errno.EPERM) + _op(_RETURN, _ALLOW)
 
 
@@ -128,6 +135,19 @@ def _judge_flagged_io() -> bytes:
     """Allow preadv2 and pwritev2 without flags: one of them tells what is in the cache."""
     body = _load_argument(5) + _op(_JUMP_EQUAL, 0, 0, 1) + _op(_RETURN, _ALLOW)
     return body + _return_errno(errno.EPERM)
+
+
+def _judge_getsockopt() -> bytes:
+    """Allow all options of sockets but those that count for the whole host."""
+    judged = _judge_patterns(2, _COUNTING_OPTIONS)
+    return _load_argument(1) + _when(_SOCKET_LEVEL, judged) + _op(_RETURN, _ALLOW)
+
+
+def _judge_mmap() -> bytes:
+    """Allow mmap but for shared memory without a file, whose inode number counts on the host."""
+    body = _load_argument(3) + _op(_AND, _SHARED_ANONYMOUS)
+    body += _op(_JUMP_EQUAL, _SHARED_ANONYMOUS, 0, 1) + _return_errno(errno.EPERM)
+    return body + _op(_RETURN, _ALLOW)
 
 
 def _judge_prlimit() -> bytes:
@@ -153,29 +173,47 @@ def _allowed(locks: bool) -> frozenset[str]:
     return syscalls.ALLOWED if locks else syscalls.ALLOWED - syscalls.LOCKS
 
 
-def _judge_by_arguments(architecture: Architecture, locks: bool) -> bytes:
+def _denied(held_out: bool, gpus: bool) -> frozenset[str]:
+    """Calls that are answered with EPERM whatever their arguments."""
+    if not held_out:
+        return syscalls.DENIED
+    return syscalls.DENIED | syscalls.COUNTERS | (frozenset() if gpus else syscalls.GPU_COUNTERS)
+
+
+def _judge_by_arguments(architecture: Architecture, held_out: bool, gpus: bool) -> bytes:
+    flags = _NAMESPACE_FLAGS | (_PIDFD_FLAG if held_out else 0)
     bodies = {
         # Its flags are in memory, out of a filter's sight. C libraries fall back to clone.
         "clone3": _return_errno(errno.ENOSYS),
-        "clone": _judge_clone(),
+        "clone": _judge_clone(flags),
         "socket": _judge_socket(),
         "socketpair": _judge_socket(),
+        "getsockopt": _judge_getsockopt(),
         "prlimit64": _judge_prlimit(),
         "preadv2": _judge_flagged_io(),
         "pwritev2": _judge_flagged_io(),
-        **{call: _judge_patterns(*refused) for call, refused in _refused_patterns(locks).items()},
+        **{
+            call: _judge_patterns(*refused)
+            for call, refused in _refused_patterns(locks=not held_out).items()
+        },
     }
-    judged = ((architecture.number(call), body) for call, body in bodies.items())
+    if held_out and not gpus:
+        bodies["mmap"] = _judge_mmap()
+    denied = _denied(held_out, gpus)
+    judged = (
+        (architecture.number(call), body) for call, body in bodies.items() if call not in denied
+    )
     return b"".join(_when(number, body) for number, body in judged if number is not None)
 
 
-def _judge_by_number(architecture: Architecture, locks: bool) -> bytes:
+def _judge_by_number(architecture: Architecture, held_out: bool, gpus: bool) -> bytes:
     """Answer all calls by their number alone: a table of intervals, from low to high."""
+    denied = _denied(held_out, gpus)
     answers = {
         architecture.number(call): answer
         for calls, answer in (
-            (_allowed(locks), _op(_RETURN, _ALLOW)),
-            (syscalls.DENIED, _return_errno(errno.EPERM)),
+            (_allowed(locks=not held_out) - denied, _op(_RETURN, _ALLOW)),
+            (denied, _return_errno(errno.EPERM)),
         )
         for call in calls
     }
@@ -201,11 +239,16 @@ def supported(machine: str | None = None) -> bool:
     return sys.platform == "linux" and (machine or platform.machine()) in _ARCHITECTURES
 
 
-def build_filter(machine: str | None = None, *, locks: bool = True) -> bytes:
+@functools.cache
+def build_filter(
+    machine: str | None = None, *, held_out: bool = False, gpus: bool = False
+) -> bytes:
     """The filter as an array of `struct sock_filter`, ready for `bwrap --seccomp`.
 
-    Without `locks`, a program cannot lock files: other sandboxes see the same files and would
-    notice. Files of its own are not told apart from them.
+    `held_out` is for programs that are shown held-out data. They cannot lock files, because other
+    sandboxes see the same files and would notice; files of their own are not told apart from them.
+    And they may not read or move counters of the host (`syscalls.COUNTERS`, unless `gpus` also
+    `syscalls.GPU_COUNTERS`).
 
     Raises `KeyError` on an architecture without a table.
     """
@@ -214,8 +257,8 @@ def build_filter(machine: str | None = None, *, locks: bool = True) -> bytes:
     program += _op(_RETURN, _KILL_PROCESS) + _op(_LOAD, _NUMBER)
     if architecture.has_x32:
         program += _op(_JUMP_GREATER_EQUAL, _X32_BIT, 0, 1) + _op(_RETURN, _KILL_PROCESS)
-    program += _judge_by_arguments(architecture, locks)
-    return program + _judge_by_number(architecture, locks)
+    program += _judge_by_arguments(architecture, held_out, gpus)
+    return program + _judge_by_number(architecture, held_out, gpus)
 
 
 def build_profile(machine: str | None = None, *, locks: bool = True) -> str:
@@ -223,7 +266,9 @@ def build_profile(machine: str | None = None, *, locks: bool = True) -> str:
 
     It names the calls that are unknown, too: some engines answer what a profile does not name with
     EPERM, which C libraries do not take for a missing call. A process that wants ENOSYS for calls
-    newer than the table as well installs the filter itself. `locks` is that of `build_filter`.
+    newer than the table as well installs the filter itself. Without `locks`, files cannot be
+    locked. The calls that `build_filter` refuses to programs with held-out data are allowed here,
+    because a container's first process makes some of them before it installs that filter.
 
     Raises `KeyError` on an architecture without a table.
     """
@@ -252,7 +297,7 @@ def refusals(
     """The rules of `build_profile` that refuse what would be allowed or exist without them.
 
     No rule refuses what another one allows: it would not be said which of them counts. With
-    `shares_files`, calls that tell what others do with a shared file are not among them.
+    `shares_files`, what tells a sandbox of the host's files and counters is not among them.
     """
     denied = _known(_ARCHITECTURES[machine]) & syscalls.DENIED
     refused = _refused_patterns(locks)
@@ -271,6 +316,10 @@ def refusals(
             ([call], [(index, _MASKED, *pattern)])
             for call, (index, patterns) in refused.items()
             for pattern in patterns
+        ),
+        *(
+            (["getsockopt"], [(1, _MASKED, _LOW, _SOCKET_LEVEL), (2, _MASKED, *pattern)])
+            for pattern in (() if shares_files else _COUNTING_OPTIONS)
         ),
         (["preadv2", "pwritev2"], [(5, _DIFFERENT, 0, 0)]),
         (["prlimit64"], [(0, _DIFFERENT, 0, 0)]),
@@ -294,6 +343,14 @@ def _permissions(locks: bool) -> list[dict[str, Any]]:
             _allow([call], (index, _MASKED, *rest))
             for call, (index, refused) in _refused_patterns(locks).items()
             for rest in _all_but(refused)
+        ),
+        *(
+            _allow(["getsockopt"], (1, _MASKED, *rest))
+            for rest in _all_but(_exactly(_SOCKET_LEVEL))
+        ),
+        *(
+            _allow(["getsockopt"], (1, _MASKED, _LOW, _SOCKET_LEVEL), (2, _MASKED, *rest))
+            for rest in _all_but(_COUNTING_OPTIONS)
         ),
         _allow(["preadv2", "pwritev2"], (5, _EQUAL, 0, 0)),
         _allow(["prlimit64"], (0, _EQUAL, 0, 0)),

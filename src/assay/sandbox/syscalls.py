@@ -65,10 +65,20 @@ They fail with ENOSYS, so that libraries fall back to lock files or give up. Wit
 them would try again for ever.
 """
 
+COUNTERS = frozenset({"pidfd_open", "sched_setaffinity"})
+"""Calls that are refused with EPERM to a program which is shown held-out data.
+
+They read or steer counters of the whole host that keep their value after a sandbox ends, such as
+inode numbers. Most are kept per processor, so a program that chooses its processor has many.
+"""
+
+GPU_COUNTERS = frozenset({"memfd_create", "shmget", "socket", "socketpair"})
+"""The same, but allowed to a program with GPUs: CUDA and NCCL make such files and sockets."""
+
 JUDGED = frozenset(
     {
         *("clone", "clone3", "socket", "socketpair", "ioctl", "madvise", "fcntl"),
-        *("preadv2", "pwritev2", "prlimit64"),
+        *("preadv2", "pwritev2", "prlimit64", "getsockopt"),
     }
 )
 """Calls that `seccomp` judges by their arguments."""

@@ -20,7 +20,9 @@ _LOOKS_SECRET: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\basw_[A-Za-z0-9_-]{16,}"), f"asw_{HIDDEN}"),
     (re.compile(r"\bsk-[A-Za-z0-9_-]{16,}"), f"sk-{HIDDEN}"),
     (re.compile(r"\b(Bearer|Basic) +[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), rf"\1 {HIDDEN}"),
-    (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/@]+@", re.IGNORECASE), rf"\1:{HIDDEN}@"),
+    # Only the scheme's last character is matched: starting at each possible first one takes
+    # quadratic time.
+    (re.compile(r"((?<=[a-z0-9+.-])://[^\s:/@]*+):[^\s/@]++@", re.IGNORECASE), rf"\1:{HIDDEN}@"),
     (
         re.compile(r"\b(X-Amz-(?:Signature|Credential|Security-Token))=[^\s&\"']+", re.IGNORECASE),
         rf"\1={HIDDEN}",

@@ -1,4 +1,4 @@
-"""Channels between two live sandboxes: locks, leases, watches and statistics of shared files."""
+"""Channels between sandboxes: locks, watches, statistics and counters of the whole host."""
 
 import platform
 
@@ -113,6 +113,9 @@ for path in GIVEN["paths"]:
         attack(path, lambda: bool(read(path)))
 for path in ("/proc/meminfo", "/proc/stat", "/proc/loadavg", "/proc/cpuinfo"):
     control(path, lambda: bool(read(path)))
+for path in ("kernel/osrelease", "kernel/random/boot_id", "kernel/pid_max",
+             "vm/overcommit_memory", "vm/max_map_count"):
+    control(path, lambda: bool(read(f"/proc/sys/{path}")))
 control("own process", lambda: holds("/proc/self/status", "Pid"))
 """
 
@@ -122,6 +125,64 @@ def test_statistics_of_the_host_are_hidden(arena: Arena) -> None:
         *("buddyinfo", "diskstats", "fs", "interrupts", "key-users", "keys", "locks", "pressure"),
         *("pagetypeinfo", "sched_debug", "schedstat", "slabinfo", "softirqs", "swaps"),
         *("timer_list", "vmstat", "zoneinfo", "sys/fs/file-nr", "sys/fs/inode-nr"),
-        *("sys/fs/inode-state", "sys/fs/dentry-state"),
+        *("sys/fs/inode-state", "sys/fs/dentry-state", "sys/fs", "sys/kernel/pty", "cgroups"),
+        *("sys/fs/aio-nr", "sys/fs/dentry-negative", "sys/fs/quota", "sys/kernel/pty/nr"),
+        "sys/kernel/hung_task_detect_count",
     )
     arena.repels(STATISTICS, given={"paths": [f"/proc/{name}" for name in names]})
+
+
+COOKIES = """
+local, routing = socket.socket(socket.AF_UNIX), socket.socket(16, socket.SOCK_RAW, 0)
+for option in (57, 71, 77):
+    for given in (local, routing):
+        facts[f"{given.family} {option}"] = errno_of(given.getsockopt, 1, option, 8)
+def raw(level, option):
+    call(55, local.fileno(), level, option, bytes(8), (8).to_bytes(4, "little"))
+facts["upper half"] = errno_of(raw, 1 << 32 | 1, 1 << 32 | 57)
+facts["aio"] = {38: 1}.get(errno_of(call, 206, 1, bytes(8)), 0)
+control("error of a socket", lambda: local.getsockopt(1, 4) == 0)
+control("file in memory", lambda: os.close(os.memfd_create("x")))
+control("processors", lambda: os.sched_setaffinity(0, os.sched_getaffinity(0)))
+"""
+
+
+@x86_64
+def test_nobody_reads_the_cookies_of_sockets(arena: Arena) -> None:
+    found = arena.repels(COOKIES).facts
+    assert found == dict.fromkeys(found, 1)
+
+
+COUNTERS = """
+import mmap, subprocess
+attack("file in memory", os.memfd_create, "x")
+attack("anonymous shared memory", mmap.mmap, -1, 4096)
+attack("shared memory of System V", lambda: call(29, 0, 4096, 0o1600))
+def mapped_zero():
+    with open("/dev/zero", "rb") as file:
+        mapping = mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ)
+        return holds("/proc/self/maps", "/dev/zero")
+attack("mapping of /dev/zero", mapped_zero)
+attack("process descriptor", os.pidfd_open, os.getpid())
+def descriptor_of_a_child():
+    if call(56, 0x1011, 0, bytes(4), 0, 0) == 0:
+        os._exit(0)
+attack("clone with a process descriptor", descriptor_of_a_child)
+attack("socket", socket.socket, socket.AF_UNIX)
+attack("routing socket", socket.socket, 16, socket.SOCK_RAW, 0)
+attack("socket pair", socket.socketpair)
+attack("choice of a processor", os.sched_setaffinity, 0, {min(os.sched_getaffinity(0))})
+attack("asynchronous files", call, 206, 1, bytes(8))
+control("pipe", os.pipe)
+control("own memory", lambda: mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+control("program", lambda: subprocess.run(["true"], check=True))
+with open("/tmp/file", "wb+") as file:
+    file.write(bytes(4096))
+    file.flush()
+    control("shared file", lambda: mmap.mmap(file.fileno(), 4096))
+"""
+
+
+@x86_64
+def test_a_predictor_reads_and_moves_few_counters_of_the_host(arena: Arena) -> None:
+    arena.repels(COUNTERS, sees_held_out=True)

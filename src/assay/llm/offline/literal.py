@@ -1,9 +1,11 @@
 """The literal implementer: carries out ideas whose code changes spell out exact edits."""
 
+import asyncio
 import hashlib
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from assay.domain.ids import new_id
 from assay.llm.executors import ImplementRequest, RequestId
@@ -11,6 +13,7 @@ from assay.llm.ideas import read_idea
 from assay.llm.interface import Completion, Gate, OnTry, Try, Usage
 from assay.patching import PatchRefused, unified_diff
 from assay.patching.blocks import Block, block_hunk, read_blocks
+from assay.patching.effort import Effort, Exhausted
 from assay.patching.text import join_file, split_file
 
 NAME = "offline:literal"
@@ -52,7 +55,9 @@ class LiteralImplementer:
         began, id_ = time.monotonic(), new_id("call")
         if on_try is not None:
             await on_try(Try(id_, 1, "started"))
-        completion = Completion(_answer(request), "", "end", Usage(), NAME)
+        # In a thread: reading an idea's edits can take a second, and others are served meanwhile.
+        answer = await asyncio.to_thread(_answer, request)
+        completion = Completion(answer, "", "end", Usage(), NAME)
         if on_try is not None:
             seconds = time.monotonic() - began
             done = Try(id_, 1, "returned", completion=completion, usage=Usage(), seconds=seconds)
@@ -82,8 +87,11 @@ def _answer(request: ImplementRequest) -> str:
 def _carry_out(
     files: Mapping[str, str], blocks: Sequence[Block]
 ) -> tuple[dict[str, str], list[Block]]:
+    """Return the files after the edits that fit, and the edits that do not fit or that are left
+    when the work for one idea is spent. Patching refuses those it cannot place."""
     after = dict(files)
     left: list[Block] = []
+    effort = Effort()
     for block in blocks:
         if block.path not in after and not "".join(block.search).strip():
             after[block.path] = join_file(list(block.replace), True)
@@ -91,14 +99,30 @@ def _carry_out(
         lines, final_newline = split_file(after.get(block.path, ""))
         search = list(block.search)
         size = len(search)
-        places = [i for i in range(len(lines) - size + 1) if lines[i : i + size] == search]
-        if len(places) != 1 or not search:
+        try:
+            effort.spend(len(lines))
+            places = list(islice(_places(lines, search, effort), 2))
+        except Exhausted:
+            left.append(block)
+            continue
+        if len(places) != 1:
             left.append(block)
             continue
         at = places[0]
         lines[at : at + size] = block.replace
         after[block.path] = join_file(lines, final_newline)
     return after, left
+
+
+def _places(lines: Sequence[str], search: Sequence[str], effort: Effort) -> Iterator[int]:
+    size = len(search)
+    if not size:
+        return
+    for i in range(len(lines) - size + 1):
+        if lines[i] == search[0]:
+            effort.spend(size)
+            if lines[i : i + size] == search:
+                yield i
 
 
 def _meant(block: Block) -> str:

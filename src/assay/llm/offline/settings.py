@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
-_LINE = re.compile(r"^Settings:[ \t]*(.+?)[ \t]*$", re.MULTILINE)
+_LINE = re.compile(r"^Settings:(.+)$", re.MULTILINE)
 _NEXT = re.compile(r",\s+(?=[A-Za-z_][\w\-]*=)")
 _ITEM = re.compile(r"([A-Za-z_][\w\-]*)=(.+)")
 _RECIPE = "recipe"
@@ -39,7 +39,7 @@ class Settings:
             return None
         knobs: dict[str, str] = {}
         recipes: set[str] = set()
-        for item in _NEXT.split(line[1]):
+        for item in _NEXT.split(line[1].strip(" \t")):
             found = _ITEM.fullmatch(item.strip())
             if found is None:
                 return None

@@ -23,6 +23,7 @@ from typing import Any
 from docker import errors  # type: ignore[import-untyped]
 
 from assay.sandbox import seccomp
+from assay.sandbox.counters import advance_counters
 from assay.sandbox.disk import DiskWatch
 from assay.sandbox.docker import kept
 from assay.sandbox.docker.config import Container, check_gpus, container_config, reserved
@@ -142,6 +143,8 @@ class DockerSandbox:
         reserved = stack.enter_context(reserve_user()) if is_root() else None
         lent = reserved.user if reserved is not None else None
         user, group = (lent, lent) if lent is not None else (os.geteuid(), os.getegid())
+        if spec.sees_held_out:
+            stack.callback(advance_counters, shared_memory=bool(spec.gpus))
         hand_over(spec.mounts, lent, stack)
         folders, devices = _sources(spec.mounts)
         with open_door(self._settings.scratch, user, group) as door:
@@ -209,7 +212,10 @@ class DockerSandbox:
     def _order(self, spec: SandboxSpec) -> dict[str, Any]:
         """What the container's init is told; see `init`."""
         image, keep = self.image, spec.keep
-        filtered = _filter(not spec.sees_held_out).hex() if seccomp.supported() else ""
+        filtered = ""
+        if seccomp.supported():
+            program = seccomp.build_filter(held_out=spec.sees_held_out, gpus=bool(spec.gpus))
+            filtered = program.hex()
         ours = {"PATH": image.path, "HOME": "/tmp", "LANG": "C.UTF-8", "PWD": spec.cwd}
         return {
             "argv": spec.argv,
@@ -266,11 +272,6 @@ class DockerSandbox:
 @functools.cache
 def _profile(locks: bool) -> str:
     return seccomp.build_profile(locks=locks)
-
-
-@functools.cache
-def _filter(locks: bool) -> bytes:
-    return seccomp.build_filter(locks=locks)
 
 
 def _outcome(

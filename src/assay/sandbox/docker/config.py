@@ -114,8 +114,7 @@ def _host_config(spec: SandboxSpec, container: Container) -> dict[str, Any]:
         "ReadonlyRootfs": True,
         "CapDrop": ["ALL"],
         "SecurityOpt": security,
-        # With GPUs, libraries look at the topology of the machine.
-        "MaskedPaths": [*_MASKED, *([] if spec.gpus else ["/sys"])],
+        "MaskedPaths": _masked(spec),
         "Privileged": False,
         "Init": False,
         "AutoRemove": False,
@@ -139,6 +138,13 @@ def _host_config(spec: SandboxSpec, container: Container) -> dict[str, Any]:
         ],
         "DeviceRequests": _device_requests(spec.gpus),
     }
+
+
+def _masked(spec: SandboxSpec) -> list[str]:
+    if spec.gpus:  # libraries look at the topology of the machine
+        return [*_MASKED]
+    # A shared mapping of /dev/zero has an inode number that counts for the whole host.
+    return [*_MASKED, "/sys", *(["/dev/zero"] if spec.sees_held_out else [])]
 
 
 def _processors(limits: Limits) -> dict[str, int]:

@@ -54,8 +54,11 @@ class GroupMeter:
         return self._usage
 
     def gauges(self) -> dict[str, float]:
-        """What is used right now, as the control group says."""
-        return self._group.gauges()
+        """What is used right now, as the control group says; CPU time as in `sample`."""
+        found = self._group.gauges()
+        if "cpu_seconds" in found:
+            found["cpu_seconds"] = max(0.0, found["cpu_seconds"] - self._before)
+        return found
 
 
 class EngineMeter:
