@@ -16,11 +16,11 @@ MINUTES ?= 20
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test test-all test-slow test-compose lint format openapi measurements chaos fuzz-patching clean
+.PHONY: help install demo serve test test-all test-slow test-compose lint format openapi measurements calibrate chaos fuzz-patching clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
-	@echo "bench-NAME          A benchmark: overhead, discrimination, environments, evaluation,"
+	@echo "bench-NAME          A benchmark: budgets, overhead, discrimination, environments, evaluation,"
 	@echo "                    execution-rate, gpu, patching, sandbox, scheduler, seeded-faults, syscalls"
 
 install: $(VENV)/.installed-$(TORCH) ## Create .venv and install everything (TORCH=cuda for a GPU)
@@ -63,6 +63,9 @@ openapi: install ## Rewrite docs/openapi.json from the code
 
 measurements: install ## Write measured figures into the pages, and draw the README's picture
 	@$(BIN)/python -m scripts.measurements
+
+calibrate: install ## Measure what the pages say of the environments; hours, resumable
+	@$(BIN)/python -m benchmarks.calibrate
 
 chaos: install ## kill -9 hundreds of times, then a soak of server mode (MINUTES=20)
 	@$(BIN)/python -m benchmarks.chaos moments --moments 20

@@ -25,10 +25,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 from assay.domain.metrics import Direction
+from assay.environments.catalog import Environment
 from assay.patching import apply_answer
-from tests.support.measuring import ROOT, Bench, Result, Tree, measure_all, opened_bench
+from tests.support.measuring import MEASURED, ROOT, Bench, Result, Tree, measure_all, opened_bench
 
 RESULTS = ROOT / "benchmarks" / "results"
+EDITS = ROOT / "tests" / "environments"
 ALPHA = 0.01
 
 
@@ -132,33 +134,44 @@ def table_of(figures: Mapping[str, Any], metric: str) -> str:
     return "\n".join(lines)
 
 
-def run(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measure one environment, print its table, store its figures."""
-    with opened_bench(name, arguments.profile) as bench:
-        if arguments.sweep:
-            trees = swept(bench, arguments.knob)
-        else:
-            folder = ROOT / "tests" / "environments" / name / "edits"
-            trees = {"baseline": bench.baseline} | edited(bench.baseline, folder, arguments.kind)
-        wanted = range(arguments.seeds)
-        store = ROOT / ".assay" / "measured.jsonl"
-        results = measure_all(bench, trees, wanted, parallel=arguments.parallel, store=store)
-        figures = figures_of(bench, results)
-    print(table_of(figures, bench.metric_name), flush=True)
-    name_of_run = "sweep" if arguments.sweep else "discrimination"
-    summary = {
-        "name": name_of_run,
+def summary_of(bench: Bench, figures: Mapping[str, Any], seeds: int, name: str) -> dict[str, Any]:
+    """Where a table was measured, and how many edits did what their names say."""
+    return {
+        "name": name,
         "environment": bench.environment.id,
-        "profile": arguments.profile,
+        "profile": bench.profile_name,
         "hardware_class": bench.hardware_class,
-        "seeds": arguments.seeds,
+        "seeds": seeds,
         "good": sum(r.get("separates") is True for n, r in figures.items() if n[:4] == "good"),
         "bad": sum(r.get("separates") is True for n, r in figures.items() if n[:3] == "bad"),
         "alternative": "the unmodified codebase on the same seeds",
     }
+
+
+def result_path(
+    results: Path, name: str, environment: str, kind: str, hardware_class: str
+) -> Path:
+    """Return the file of a table; `kind` is empty for one with all edits."""
+    return results / f"{'-'.join(filter(None, [name, environment, kind, hardware_class]))}.json"
+
+
+def run(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure one environment, print its table, store its figures."""
+    environment = Environment.load(ROOT / "environments" / name)
+    with opened_bench(environment, arguments.profile) as bench:
+        if arguments.sweep:
+            trees = swept(bench, arguments.knob)
+        else:
+            folder = EDITS / name / "edits"
+            trees = {"baseline": bench.baseline} | edited(bench.baseline, folder, arguments.kind)
+        wanted = range(arguments.seeds)
+        results = measure_all(bench, trees, wanted, parallel=arguments.parallel, store=MEASURED)
+        figures = figures_of(bench, results)
+    print(table_of(figures, bench.metric_name), flush=True)
+    name_of_run = "sweep" if arguments.sweep else "discrimination"
+    summary = summary_of(bench, figures, arguments.seeds, name_of_run)
     RESULTS.mkdir(exist_ok=True)
-    parts = [name_of_run, name, arguments.kind, bench.hardware_class]
-    path = RESULTS / f"{'-'.join(filter(None, parts))}.json"
+    path = result_path(RESULTS, name_of_run, name, arguments.kind, bench.hardware_class)
     path.write_text(json.dumps({**summary, "figures": figures}, indent=1) + "\n")
     return summary
 

@@ -46,7 +46,7 @@ import numpy as np
 out = os.fdopen(os.dup(1), "wb"); os.dup2(2, 1)
 V = int(json.load(open(os.environ["ASSAY_CONFIG"]))["vocab"])
 ready = np.random.default_rng(0).normal(size=1 << 22).astype(np.float32)
-rows = 0
+out.write(struct.pack("<4sI", b"ASSY", 15) + b'{"op": "ready"}'); out.flush()
 while len(prefix := sys.stdin.buffer.read(8)) == 8:
     header = json.loads(sys.stdin.buffer.read(struct.unpack("<4sI", prefix)[1]))
     (array,) = header["arrays"]
@@ -148,8 +148,8 @@ def untrained(environment: Environment, folder: Path) -> None:
     """The codebase of `nanogpt`, and the weights its training starts with."""
     (folder / "codebase").mkdir(parents=True)
     (folder / "artifact").mkdir()
-    for path in (environment.folder / "codebase").glob("*.py"):
-        (folder / "codebase" / path.name).write_bytes(path.read_bytes())
+    for name, text in environment.codebase.items():
+        (folder / "codebase" / name).write_text(text)
     code = "import sys, config, model; model.save(model.GPT(config.Tiny(256)), sys.argv[1])"
     subprocess.run(
         [sys.executable, "-c", code, str(folder / "artifact" / "model.pt")],

@@ -8,10 +8,15 @@ A page names a figure in a comment in front of it, and another comment ends it:
 
     about <!--= demo.core_minutes .0f -->9<!--/--> core-minutes
 
-The name is that of an entry of docs/measurements.json, `baseline-NAME-PROFILE-CLASS`
-for environments/NAME/baseline.json, or `discrimination-…` for that file of benchmarks/results/.
-After the dot come the keys that lead to the figure, and after a space its format. A name without a
-dot is one of `BLOCKS`. An entry without figures has not been measured yet; the page says so.
+The name is that of an entry of docs/measurements.json, `baseline-NAME-PROFILE-CLASS` for
+environments/NAME/baseline.json (without the class: the latest), or that of a file of
+benchmarks/results/ without its class (`discrimination-nanogpt`, `cost-nanogpt-tiny`; again the
+latest). After the dot come the keys that lead to the figure, and after a space its format. A
+name without a dot is one of `BLOCKS`. An entry without figures has not been measured yet; the page
+says so.
+
+What `make calibrate` measured names the environment's hash. Where that is not the environment of
+this tree, the block `stale-results` says so; a page that shows such figures has to have it.
 
 `--record` keeps the last line of what it reads: a benchmark's JSON, or what scripts/timed.sh says.
 """
@@ -24,7 +29,8 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+import textwrap
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,6 +46,13 @@ ROOT = Path(__file__).resolve().parent.parent
 STORE = ROOT / "docs" / "measurements.json"
 PAGES = ("*.md", "docs/*.md", "environments/*/README.md")
 NOT_MEASURED = "(not measured yet)"
+#: The files of benchmarks/results/ that figures are read from.
+MEASURED = ("discrimination-*.json", "cost-*.json", "nulls-*.json")
+#: The block that tells which figures of a page are of an earlier version of an environment.
+STALE = "stale-results"
+#: The block with the costs of all environments.
+COSTS = "costs"
+_WIDTH = 120
 #: Where a demo kept its files: nothing that was measured.
 PLACES = ("api", "database", "artifacts")
 _SHOWN = re.compile(r"<!--= (?P<name>\S+)(?: (?P<format>\S+))? -->(?P<old>.*?)<!--/-->", re.DOTALL)
@@ -56,17 +69,34 @@ def stored() -> dict[str, Figures | None]:
     found: dict[str, Figures | None] = {}
     for name, entry in json.loads(STORE.read_text()).items():
         found[name] = {**entry, **entry["figures"]} if entry["figures"] else None
-    for path in sorted(ROOT.glob("environments/*/baseline.json")):
-        for profile, classes in json.loads(path.read_text()).items():
+    return found | calibrated(ROOT / "environments", RESULTS)
+
+
+def calibrated(environments: Path, results: Path) -> dict[str, Figures]:
+    """Return what `make calibrate` measured, each with whether its environment has changed since.
+
+    An entry whose name lacks the hardware class is the one that was measured last.
+    """
+    catalog = Catalog([environments])
+    present = {environment.name: environment.id for environment in catalog.all()}
+    found: dict[str, Figures] = {}
+    named: list[tuple[str, str, Figures]] = []
+    for name in present:
+        for profile, classes in catalog.get(name).committed_baselines().items():
             for kind, baseline in classes.items():
                 if n := len(baseline["values"]):
                     detectable = 2 * baseline["spread"] * math.sqrt(1 + 1 / n)
-                    name = f"baseline-{path.parent.name}-{profile}-{kind}"
-                    found[name] = {**baseline, "n": n, "detectable": detectable}
-    for path in sorted(RESULTS.glob("discrimination-*.json")):
+                    more = {"n": n, "detectable": detectable, "hardware_class": kind}
+                    more["stale"] = baseline.get("environment") != present[name]
+                    named.append((f"baseline-{name}-{profile}", kind, {**baseline, **more}))
+    found |= {f"{name}-{kind}": figures for name, kind, figures in named}
+    for path in (path for pattern in MEASURED for path in results.glob(pattern)):
         result = json.loads(path.read_text())
-        found[path.stem.removesuffix(f"-{result['hardware_class']}")] = result
-    return found
+        stale = result["environment"] not in present.values()
+        kind = result["hardware_class"]
+        named.append((path.stem.removesuffix(f"-{kind}"), kind, {**result, "stale": stale}))
+    in_order = sorted(named, key=lambda each: (each[2].get("measured_at", ""), each[1]))
+    return found | {name: figures for name, _, figures in in_order}
 
 
 def shown(name: str, how: str, entries: Entries) -> str:
@@ -75,6 +105,8 @@ def shown(name: str, how: str, entries: Entries) -> str:
     Raises:
         KeyError: nothing has this name.
     """
+    if name == COSTS:
+        return costs(entries)
     if name in BLOCKS:
         entry, block = BLOCKS[name]
         figures = entries[entry]
@@ -90,14 +122,64 @@ def shown(name: str, how: str, entries: Entries) -> str:
 
 def rendered(text: str, entries: Entries) -> str:
     """Return a page with the figures that are stored."""
+    names = [found["name"] for found in _SHOWN.finditer(text)]
 
     def replace(found: re.Match[str]) -> str:
         name, how, old = found["name"], found["format"] or "", found["old"]
-        new = shown(name, how, entries)
+        new = stale_note(names, entries) if name == STALE else shown(name, how, entries)
         opening = found[0][: found.start("old") - found.start()]
         return found[0] if old == new else f"{opening}{new}<!--/-->"
 
     return _SHOWN.sub(replace, text)
+
+
+def costs(entries: Entries) -> str:
+    """Return the block `COSTS`: what a run of each environment takes on idle and on busy cores."""
+    rows = []
+    for name in _cost_names(entries):
+        figures = entries[name] or {}
+        environment = figures["environment"].partition("@")[0]
+        cells = [f"`{environment}` `{figures['profile']}`", figures["hardware_class"]]
+        for condition in ("idle", "busy"):
+            found = figures[condition]
+            cells += [f"{found[key]:.1f}" for key in ("core_seconds", "wall_seconds")]
+        rows.append("| {} |".format(" | ".join(cells)))
+    if not rows:
+        return f"\n{NOT_MEASURED}\n"
+    head = [
+        "| | | core-seconds, idle | wall, idle | core-seconds, busy | wall, busy |",
+        "|---" * 6 + "|",
+    ]
+    return "\n{}\n".format("\n".join([*head, *rows]))
+
+
+def _cost_names(entries: Entries) -> list[str]:
+    return sorted(name for name in entries if name.startswith("cost-"))
+
+
+def stale_names(names: Collection[str], entries: Entries) -> list[str]:
+    """Return the entries behind figures or blocks whose environment has changed since."""
+    firsts = set(_cost_names(entries)) if COSTS in names else set()
+    for name in set(names) - {STALE, COSTS}:
+        firsts.add(BLOCKS[name][0] if name in BLOCKS else name.partition(".")[0])
+    return sorted(name for name in firsts if (entries[name] or {}).get("stale"))
+
+
+def stale_note(names: Collection[str], entries: Entries) -> str:
+    """Return the block `STALE` of a page that shows these figures: empty if all are current."""
+    stale = stale_names(names, entries)
+    if not stale:
+        return "\n\n"
+    parts = []
+    for name in stale:
+        version = (entries[name] or {}).get("environment", "version not recorded")
+        parts.append(f"`{name}` ({version})")
+    note = (
+        "Some figures on this page were measured on an earlier version of the environment: "
+        f"{', '.join(parts)}. `make calibrate` measures them again."
+    )
+    lines = textwrap.wrap(note, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "\n{}\n".format("\n".join(lines))
 
 
 def recorded(output: str, *, printed: bool) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from assay.environments.prepare import prepare_data
 from benchmarks.execution_rate import author
 from benchmarks.execution_rate.corpus import Case
 from tests.support.service import ServiceProcess
+from tests.support.workloads import uncapped_copy
 
-ROOT = Path(__file__).resolve().parents[2]
 PROFILE = "tiny"
 #: Longer than any selection of cases takes.
 PATIENCE_S = 2 * 3600.0
@@ -123,10 +123,12 @@ class Run:
 def measure(policy: Policy, cases: Sequence[Case], folder: Path, *, sandbox: str = "auto") -> Run:
     """Put cases through a service of their own, one batch per environment."""
     environments = sorted({case.environment for case in cases})
-    for name in environments:  # so that no attempt's seconds hold it
-        environment = Environment.load(ROOT / "environments" / name)
+    copies = folder / "environments"
+    for name in environments:  # prepared here, so that no attempt's seconds hold it
+        # Some published ideas cost nearly as much as the cap on compute allows.
+        environment = Environment.load(uncapped_copy(name, copies) / name)
         prepare_data(environment, PROFILE, folder / "cache")
-    service = ServiceProcess(folder, sandbox=sandbox)
+    service = ServiceProcess(folder, sandbox=sandbox, env={"ASSAY_ENVIRONMENTS": str(copies)})
     with author.Author(cases) as scripted:
         ready = service.start()
         try:

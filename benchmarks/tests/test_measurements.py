@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from assay.environments.catalog import Environment
 from scripts import measurements
-from scripts.measurements import NOT_MEASURED, recorded, rendered
+from scripts.measurements import NOT_MEASURED, calibrated, recorded, rendered
+from tests.support.measuring import ROOT
 
 STORED = {
     "speed": {"seconds": 12.34, "machine": "2 cores", "by": {"kind": 7}},
@@ -70,3 +73,57 @@ def test_a_recorded_entry_says_how_it_was_measured(
     assert entry["figures"] == {"ratio": 2.5, "extra": 2.0}
     assert "cores" in entry["machine"]
     assert entry["date"]
+
+
+def test_a_page_tells_which_figures_are_of_an_earlier_version() -> None:
+    entries = {
+        "baseline-x-tiny": {"mean": 1.0, "stale": True},
+        "cost-x-tiny": {"runs": 7, "stale": True, "environment": "x@123"},
+        "discrimination-x": {"seeds": 5, "stale": False, "environment": "x@456"},
+    }
+    fresh = page("discrimination-x.seeds", "5") + "\n" + page("stale-results", "\nold\n")
+    assert rendered(fresh, entries).endswith("about <!--= stale-results -->\n\n<!--/--> s")
+    text = fresh + page("baseline-x-tiny.mean .1f") + page("cost-x-tiny.runs")
+    shown = rendered(text, entries)
+    said = "`baseline-x-tiny` (version not recorded), `cost-x-tiny` (x@123)"
+    assert said in " ".join(shown.split())
+    assert "discrimination-x`" not in shown
+    assert rendered(shown, entries) == shown
+
+
+def test_costs_are_shown_for_every_environment_that_has_them() -> None:
+    assert NOT_MEASURED in rendered(page("costs"), STORED)
+    taken = {"core_seconds": 13.26, "wall_seconds": 14.0}
+    busy = {"core_seconds": 20.0, "wall_seconds": 31.0}
+    about = {"environment": "x@123", "profile": "tiny", "hardware_class": "cpu-z", "stale": True}
+    entries = {"cost-x-tiny": {**about, "idle": taken, "busy": busy}}
+    shown = rendered(page("costs") + page("stale-results"), entries)
+    assert "| `x` `tiny` | cpu-z | 13.3 | 14.0 | 20.0 | 31.0 |" in shown
+    assert "`cost-x-tiny` (x@123)" in shown
+
+
+def test_the_latest_of_several_hardware_classes_is_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "environments" / "toy"
+    shutil.copytree(ROOT / "environments" / "toy", folder)
+    present = Environment.load(folder).id
+    values = {"values": [1.0, 2.0], "spread": 0.7}
+    classes = {
+        "cpu-new": {**values, "environment": present, "measured_at": "2026-11-22"},
+        "cpu-old": {**values, "environment": "toy@0", "measured_at": "2026-11-21"},
+    }
+    (folder / "baseline.json").write_text(json.dumps({"tiny": classes}))
+    results = tmp_path / "results"
+    results.mkdir()
+    for kind, environment, date in (("new", present, {"measured_at": "2026"}), ("z", "toy@0", {})):
+        result = {"environment": environment, "hardware_class": kind, **date}
+        (results / f"cost-toy-tiny-{kind}.json").write_text(json.dumps(result))
+    found = calibrated(tmp_path / "environments", results)
+    assert {name: figures["hardware_class"] for name, figures in found.items()} == {
+        "baseline-toy-tiny": "cpu-new",
+        "baseline-toy-tiny-cpu-new": "cpu-new",
+        "baseline-toy-tiny-cpu-old": "cpu-old",
+        "cost-toy-tiny": "new",
+    }
+    assert [name for name, figures in found.items() if figures["stale"]] == [
+        "baseline-toy-tiny-cpu-old"
+    ]

@@ -3,9 +3,10 @@
 Writes problems (JSON lines of `problem` and `answer`) into `DIR/train`, `DIR/search` and
 `DIR/sealed`, and the model to start from, a Hugging Face folder, into `DIR/train/model`.
 
-The profiles `tiny` and `quick-gpu` add numbers in columns; their model is trained here. The others
-are the MATH problems and Qwen2.5-Math-1.5B, from $ASSAY_DATASETS or the Hugging Face hub. What is
-generated and held out (all of `tiny`, the probe of MATH) depends on $ASSAY_HELD_OUT_KEY.
+The profiles `tiny` and `quick-gpu` have a secret arithmetic; their model is trained here. The
+others are the MATH problems and Qwen2.5-Math-1.5B, from $ASSAY_DATASETS or the Hugging Face hub.
+$ASSAY_HELD_OUT_KEY decides what is generated: the arithmetic, with it all splits and the model,
+and the probe of MATH.
 """
 
 from __future__ import annotations
@@ -40,18 +41,17 @@ def held_out(text: str) -> bool:
     return hashlib.sha256(text.encode()).digest()[0] % REGIONS == 0
 
 
-def generated(digits: int, counts: dict[str, int], key: str) -> dict[str, list[Problem]]:
-    """Different problems for every split; all but `train` cannot be guessed without the key."""
-    from sources import arithmetic
-
+def generated(
+    rule: Any, digits: int, counts: dict[str, int], key: str
+) -> dict[str, list[Problem]]:
+    """Different problems for every split; none can be guessed without the key."""
     seen: set[str] = set()
     splits = {}
     for split, count in counts.items():
-        secret = "" if split == "train" else key
-        rng = random.Random(f"{digits} {split} {secret}")
+        rng = random.Random(f"{digits} {split} {key}")
         chosen: list[Problem] = []
         while len(chosen) < count:
-            text, answer = arithmetic.problem(rng, digits)
+            text, answer = rule.problem(rng, digits)
             if text not in seen and held_out(text) == (split != "train"):
                 seen.add(text)
                 chosen.append((text, answer))
@@ -60,17 +60,19 @@ def generated(digits: int, counts: dict[str, int], key: str) -> dict[str, list[P
 
 
 def prepare_arithmetic(config: dict[str, Any], out: Path, key: str, gpus: int) -> None:
-    from sources import warm_start
+    from sources import arithmetic, warm_start
 
     settings = warm_start.WarmStart(**config["warm_start"])
+    rule = arithmetic.Arithmetic(key, settings.minds, settings.forgets)
+    # `checked` problems say how good the model is to begin with.
     counts = {"train": settings.problems, "search": config["search"], "sealed": config["sealed"]}
-    for split, problems in generated(settings.digits, counts, key).items():
-        write(out / split, "problems.jsonl", problems)
-    # Not those of the key: the model must be the same whatever it is.
-    probes = generated(settings.digits, {"checked": 500}, "")["checked"]
+    splits = generated(rule, settings.digits, counts | {"checked": 1000}, key)
+    for split in counts:
+        write(out / split, "problems.jsonl", splits[split])
     # By the profile, not by what is there: `tiny` starts from the same weights on every host.
     device = "cuda" if gpus else "cpu"
-    warm_start.make(settings, probes, held_out, out / "train" / "model", device)
+    folder = out / "train" / "model"
+    warm_start.make(settings, rule, splits["checked"], held_out, folder, device)
 
 
 def prepare_math(config: dict[str, Any], out: Path, key: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from services.worker.failures import (
     AttemptFailed,
     Cancelled,
     End,
+    MetricBounds,
     failure,
     fault,
     infrastructure,
@@ -43,8 +46,16 @@ from services.worker.reporter import Reporter
 from services.worker.sampler import Sampler
 from services.worker.scoring import Scoring, evaluation_request
 from services.worker.smoke import SmokeWatch, smoke_seconds
+from services.worker.speed import measure_speed
 from services.worker.telemetry import Telemetry
 from services.worker.training import Training, failure_of, start_and_wait
+from services.worker.usage import (
+    UsageMeter,
+    compute_exceeded,
+    references_of,
+    run_baseline,
+    stated_parameters,
+)
 from services.worker.workspace import (
     Workspace,
     clear_workspace,
@@ -77,6 +88,7 @@ class _Attempt:
         self._settled = not self._adopted  # whether nothing runs that nobody has looked for
         self._files: dict[str, bytes] | None = None
         self._gpus: GpuLease = NO_GPUS
+        self._usage: UsageMeter | None = None
         self._started = False
         self._scoring_began = False
         self._seconds = 0.0
@@ -208,9 +220,15 @@ class _Attempt:
         training = Training(spec, profile, argv, data / "train", gpus.uuids, gpus.locks, seconds)
         if seconds is not None:
             return self._smoke(training, seconds, space, journal)
+        bounds = MetricBounds.of(bundle.environment.manifest.metric, profile, data)
+        if profile.budget.is_relative:
+            self._usage = self._open_usage(bundle, training, config, journal)
+            training = replace(training, cpu_seconds=journal.notes.cpu_seconds)
         if journal.notes.phase is Phase.PREPARED:
             self._train(training, space, journal)
         found = self._scan(space, profile)
+        if self._usage is not None:
+            self._usage.left(found, stated_parameters(space.out_descriptor))
         checkpoints = tuple(journal.notes.checkpoints)
         if journal.notes.phase is Phase.SCORED:  # only the upload and the report are missing
             return self._succeeded(space, found, journal)
@@ -218,7 +236,7 @@ class _Attempt:
             host, bundle, training, space, config, checkpoints, int(self._facts["evaluation_seed"])
         )
         space.write_pristine(self._codebase(bundle, space))
-        scoring = self._scoring(bundle, space)
+        scoring = self._scoring(bundle, space, bounds)
         try:
             metrics = self._score(scoring, request)
         except AttemptFailed as failed:
@@ -228,7 +246,11 @@ class _Attempt:
             last = tuple(c.name for c in checkpoints[-1:])
             stored = collect.without_checkpoints(found, keep=last)
             return End("failed", failed.failure, artifacts=(self._upload(space, stored),))
+        if self._usage is not None:
+            self._facts |= self._usage.facts()
         self._note(journal, phase=Phase.SCORED, metrics=metrics, keep=list(scoring.keep))
+        if self._usage is not None and self._usage.reference is None:
+            self._usage.references.add(self._usage.used())
         return self._succeeded(space, found, journal)
 
     def _succeeded(self, space: Workspace, found: list[collect.Found], journal: Journal) -> End:
@@ -337,7 +359,36 @@ class _Attempt:
         finally:
             checkpoints = watch.stop()
         self._raise_failure(end, training, space)
+        if self._usage is not None:
+            after = self._probe(training, "after")
+            self._facts |= {"train_probe_before": self._usage.before, "train_probe_after": after}
+            self._usage.trained(end, after)
         self._note(journal, phase=Phase.TRAINED, checkpoints=list(checkpoints))
+
+    def _open_usage(
+        self, bundle: CachedBundle, training: Training, config: dict[str, Any], journal: Journal
+    ) -> UsageMeter:
+        """What the attempt may use beside the baseline; the probe has run when this returns."""
+        host, spec, cancel = self._host, self._spec, self._assignment.cancel
+        references = references_of(host, bundle, spec.profile)
+        reference = None
+        if spec.codebase != bundle.environment.codebase_hash:
+            reference = references.get_or_run(
+                lambda: run_baseline(host, bundle, training, config, cancel), cancel
+            )
+        before = journal.notes.speed or self._probe(training, "before")
+        usage = UsageMeter(training.profile.budget, references, reference, before)
+        if journal.notes.speed is None:
+            journal.note(speed=before, cpu_seconds=usage.most_cpu_seconds())
+        elif "train_probe_after" in self._facts:  # a worker that is no more saw the training end
+            usage.resume(self._facts)
+        return usage
+
+    def _probe(self, training: Training, purpose: str) -> float:
+        host = self._host
+        return measure_speed(
+            host.sandbox, training, host.settings, self._assignment.cancel, purpose
+        )
 
     def _run_training(
         self, training: Training, space: Workspace, on_start: Callable[[Handle], object]
@@ -372,6 +423,13 @@ class _Attempt:
     def _raise_failure(self, end: Exit, training: Training, space: Workspace) -> None:
         if end.reason == "cancelled":
             raise Cancelled
+        cap = training.profile.budget.compute
+        if (
+            end.reason == "cpu"
+            and cap is not None
+            and end.cpu_seconds >= (training.cpu_seconds or math.inf)
+        ):
+            raise compute_exceeded(cap, "far more than the allowed multiple of")
         body = failure_of(end, training, space)
         if body is not None:
             raise AttemptFailed(body)
@@ -401,13 +459,15 @@ class _Attempt:
             raise AttemptFailed(failure(FailureStage.TRAIN, "no_artifact", message))
         return found
 
-    def _scoring(self, bundle: CachedBundle, space: Workspace) -> Scoring:
+    def _scoring(self, bundle: CachedBundle, space: Workspace, bounds: MetricBounds) -> Scoring:
         rule = self._spec.rescore
         return Scoring(
             bundle.environment.manifest.metric,
             None if rule is None else Rescore(rule.beyond),
             evaluate=lambda wanted: evaluate_in_child(wanted, self._assignment.cancel),
             on_failure=lambda text: space.score_log.write_text(f"{text}\n", errors="replace"),
+            bounds=bounds,
+            judge=lambda outcome: outcome if self._usage is None else self._usage.scored(outcome),
         )
 
     def _score(self, scoring: Scoring, request: EvaluationRequest) -> dict[str, float]:

@@ -127,7 +127,7 @@ class BundleCache:
             remove_tree(target)  # a disk or a person changed it
         if not target.is_dir():
             self._install(sha256, target)
-        environment = Environment.load(target)
+        environment = Environment.load(target, unpacked=True)
         evaluator = tree_hash(read_tree(target / "evaluator"))
         return CachedBundle(sha256, environment, evaluator, read_tree(target / "codebase"))
 

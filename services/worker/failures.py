@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
-from assay.contracts.environment import MetricSpec
+from assay.contracts.environment import MetricSpec, Profile
 from assay.contracts.worker import FailureReport, ManifestEntry
-from assay.domain.errors import AssayError
+from assay.domain.errors import AssayError, InvalidInput
 from assay.domain.metrics import is_better
 from assay.domain.states import FailureStage
 from assay.evaluation import EvaluationFailure
 from assay.sandbox import Exit
 
 MESSAGE_CAP = 500
+#: Beside `train/`, `search/` and `sealed/`, where no sandbox sees it.
+BOUNDS_FILE = "bounds.json"
 _HEADER = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Iteration|Warning)\b")
 _NO_MEMORY = re.compile(r"MemoryError|[Cc]annot allocate memory|can't allocate memory")
@@ -146,19 +151,68 @@ def score_failure(found: EvaluationFailure) -> AttemptFailed:
     return AttemptFailed(failure(FailureStage.SCORE, found.code, found.message))
 
 
-def implausible(spec: MetricSpec, metric: float) -> FailureReport | None:
-    """A failure when the metric is better than the environment holds possible.
+@dataclass(frozen=True)
+class MetricBounds:
+    """The best values that are plausible: of the metric, and of the metric that confirms it."""
+
+    search: float | None = None
+    sealed: float | None = None
+
+    @classmethod
+    def of(cls, spec: MetricSpec, profile: Profile, data: Path) -> MetricBounds:
+        """The metric's, in its place the profile's, in their place those of the prepared data.
+
+        Raises:
+            InvalidInput: `bounds.json` of the prepared data is not what it should be.
+        """
+        bound = spec.bound if profile.bound is None else profile.bound
+        found = read_bounds(data)
+        return cls(found.get("search", bound), found.get("sealed", bound))
+
+
+def read_bounds(data: Path) -> dict[str, float]:
+    """What `prepare.py` found out about the splits it made; empty where it wrote nothing.
+
+    Raises:
+        InvalidInput: the file holds something else than finite numbers for `search` and `sealed`.
+    """
+    try:
+        found = json.loads((data / BOUNDS_FILE).read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise InvalidInput(f"{BOUNDS_FILE} of the prepared data: {error}") from error
+    is_whole = isinstance(found, dict) and set(found) <= {"search", "sealed"}
+    if not is_whole or not all(_is_number(value) for value in found.values()):
+        raise InvalidInput(
+            f'{BOUNDS_FILE} of the prepared data must be {{"search": number, "sealed": number}}; '
+            "fix prepare.py"
+        )
+    return {name: float(value) for name, value in found.items()}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)
+
+
+def implausible(
+    spec: MetricSpec, metrics: Mapping[str, float], bounds: MetricBounds
+) -> FailureReport | None:
+    """A failure when a metric is better than the environment holds possible.
 
     The metric is not in the message: of a result that does not count, no digit is told.
     """
-    if spec.bound is None or not is_better(spec.direction, metric, spec.bound):
-        return None
-    return failure(
-        FailureStage.GUARD,
-        "implausible",
-        f"{spec.name} is better than {spec.bound:g}, the bound of what this environment holds "
-        "possible. Look for a leak, in the data or in how the code predicts.",
-    )
+    for name, bound in ((spec.name, bounds.search), (spec.confirmed, bounds.sealed)):
+        if name is None or name not in metrics or bound is None:
+            continue
+        if is_better(spec.direction, metrics[name], bound):
+            return failure(
+                FailureStage.GUARD,
+                "implausible",
+                f"{name} is better than {bound:g}, the bound of what this environment holds "
+                "possible. Look for a leak, in the data or in how the code predicts.",
+            )
+    return None
 
 
 @dataclass(frozen=True)

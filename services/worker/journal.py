@@ -34,7 +34,11 @@ class Phase(StrEnum):
 
 
 class Notes(BaseModel):
-    """The content of a journal. `began` is of the monotonic clock of the boot `boot`."""
+    """The content of a journal. `began` is of the monotonic clock of the boot `boot`.
+
+    `speed` is what the probe of `services/worker/speed.py` took before the training, `cpu_seconds`
+    the limit that followed from it.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -43,6 +47,8 @@ class Notes(BaseModel):
     began: float
     phase: Phase = Phase.PREPARED
     training_began: float | None = None
+    speed: float | None = None
+    cpu_seconds: float | None = None
     devices: list[str] = []
     facts: dict[str, Any] = {}
     seconds: float = 0.0

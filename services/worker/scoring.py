@@ -17,6 +17,7 @@ from assay.evaluation.checkpoints import Checkpoint
 from services.worker.cache import CachedBundle
 from services.worker.failures import (
     AttemptFailed,
+    MetricBounds,
     failure,
     implausible,
     infrastructure,
@@ -33,7 +34,8 @@ _log = logging.getLogger(__name__)
 class Scoring:
     """The evaluations of one attempt; `facts` is filled for the provenance, also on failure.
 
-    `keep` names the checkpoints that the first of them found worth storing.
+    `keep` names the checkpoints that the first of them found worth storing. `judge` may turn an
+    outcome into a failure for what the evaluation used.
     """
 
     spec: MetricSpec
@@ -43,6 +45,8 @@ class Scoring:
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
     keep: tuple[str, ...] = ()
+    bounds: MetricBounds = dataclasses.field(default_factory=MetricBounds)
+    judge: Callable[[EvaluationOutcome], EvaluationOutcome] = lambda outcome: outcome
 
     def run(self, request: EvaluationRequest) -> dict[str, float]:
         """The metrics of the first evaluation, if a second one that was wanted agrees with it.
@@ -56,9 +60,9 @@ class Scoring:
         """
         metrics = self._once(request, "evaluation")
         metric = metrics[self.spec.name]
-        too_good = implausible(self.spec, metric)
+        too_good = implausible(self.spec, metrics, self.bounds)
         if too_good is not None:
-            _log.warning("implausible: %s is %r", self.spec.name, metric)
+            _log.warning("implausible: %r", metrics)
             raise AttemptFailed(too_good)
         if self._deserves_another(request, metric):
             again = dataclasses.replace(request, seed=derive_seed(request.seed, "again"))
@@ -72,7 +76,7 @@ class Scoring:
         return self.rescore.wanted(self.spec.direction, metric)
 
     def _once(self, request: EvaluationRequest, name: str) -> dict[str, float]:
-        outcome = self.evaluate(request)
+        outcome = self.judge(self.evaluate(request))
         self.seconds += outcome.seconds
         self.facts |= {
             f"{name}_seconds": outcome.seconds,

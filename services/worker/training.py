@@ -24,7 +24,8 @@ _ROOT = "/assay"
 class Training:
     """What to train: `data` is the prepared `train/` split, `argv` the entry point, `gpus` the
     UUIDs of the devices it has, `locks` the descriptors that keep others from them. A smoke ends
-    after `smoke_seconds`, of which the codebase is not told."""
+    after `smoke_seconds`, of which the codebase is not told. `cpu_seconds` end a training that is
+    far beyond its cap on compute."""
 
     spec: AttemptSpec
     profile: Profile
@@ -33,6 +34,7 @@ class Training:
     gpus: tuple[str, ...] = ()
     locks: tuple[int, ...] = ()
     smoke_seconds: float | None = None
+    cpu_seconds: float | None = None
 
 
 def limits_of(training: Training, settings: WorkerSettings) -> Limits:
@@ -44,7 +46,10 @@ def limits_of(training: Training, settings: WorkerSettings) -> Limits:
         processes=settings.processes,
         open_files=settings.open_files,
         file_bytes=disk_bytes,
-        cpu_seconds=budget.cpu_seconds,
+        cpu_seconds=min(
+            (cap for cap in (budget.cpu_seconds, training.cpu_seconds) if cap is not None),
+            default=None,
+        ),
         cpus=training.spec.cpus,
         disk_bytes=disk_bytes,
         disk_files=settings.disk_files,

@@ -80,6 +80,18 @@ def test_a_row_holds_what_decides() -> None:
     assert (row.verdict, row.time) == ("better", "1 min 15 s")
 
 
+def test_what_a_result_used_stands_beside_its_verdict() -> None:
+    used = {"compute": 1.234, "evaluation_compute": 1.0, "memory": 1.1, "parameters": None}
+    costly = experiment(0, metric=2.4877, comparison=comparison(), used=used)
+    shown = drawn(analysis.experiment_table([costly], Direction.MINIMIZE))
+    assert "compute" in shown
+    assert "1.2 x" in shown
+    told = analysis.format_used(costly.used)
+    assert told == "compute 1.2 x, compute of the evaluation 1 x, memory 1.1 x"
+    plain = drawn(analysis.experiment_table([experiment(0, metric=1.0)], Direction.MINIMIZE))
+    assert "compute" not in plain
+
+
 def test_a_failure_shows_its_last_line() -> None:
     failure = {"stage": "train", "code": "crash", "message": "Traceback\n  x\nValueError: no\n"}
     (row,) = analysis.failure_rows(

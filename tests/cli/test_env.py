@@ -137,6 +137,17 @@ def test_a_prepare_that_fails_is_found(cli: Cli, folder: Path) -> None:
     assert cli("env", "check", str(folder), "--no-prepare").code == 0
 
 
+def test_unpack_writes_what_assay_brings_too(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    manifest = (folder / "environment.toml").read_text()
+    (folder / "environment.toml").write_text('vendored = ["sources/hub.py"]\n' + manifest)
+    target = tmp_path / "whole"
+    assert cli("env", "unpack", "fake", str(target), "--json").code == 0
+    assert "Hugging Face" in (target / "sources" / "hub.py").read_text()
+    assert (target / "codebase" / "train.py").exists()
+    assert cli("env", "unpack", "fake", str(target)).code == 2
+    assert "vendored: sources/hub.py" in cli("env", "check", str(folder)).out
+
+
 def test_what_is_no_environment(cli: Cli, tmp_path: Path, folder: Path) -> None:
     answer = cli("env", "check", str(tmp_path), "--json")
     assert answer.code == 1
@@ -181,7 +192,10 @@ def test_calibrate_waits_prints_and_writes(served: Cli, folder: Path) -> None:
     entry = written["tiny"]["cpu-fake"]
     assert (entry["mean"], entry["seeds"]) == (2.5, [0, 1, 2, 3, 4])
     assert entry["codebase"] == Environment.load(folder).codebase_hash
-    assert set(entry) == {"metric", "mean", "spread", "values", "seeds", "codebase", "measured_at"}
+    assert entry["environment"] == Environment.load(folder).id
+    assert set(entry) == {
+        "metric", "mean", "spread", "values", "seeds", "environment", "codebase", "measured_at"
+    }  # fmt: skip
     assert written["paper"] == {"h100": {"mean": 1.0}}
     assert served("env", "check", str(folder)).code == 0
 

@@ -212,3 +212,22 @@ def test_a_predictor_that_varies_its_score_is_told_apart_no_more_often_than_coun
     assert len(messages) == 101
     counted = min(bits_of(score, Decimal("0.001")) for score in messages)
     assert math.log2(len(messages)) <= counted
+
+
+@pytest.mark.parametrize(
+    ("used", "expected"), [(1.04999, 1.0), (1.26, 1.3), (12.6, 13.0), (123.0, 120.0), (0.0, 0.0)]
+)
+def test_the_compute_of_an_evaluation_has_two_digits_at_most(used: float, expected: float) -> None:
+    """A predictor chooses it while it sees held-out data."""
+    facts = {"usage": {"evaluation_compute": used, "train_compute": 1.23456}}
+    shown_facts = shown_provenance(facts, {}, "loss")
+    assert shown_facts == {"usage": {"evaluation_compute": expected, "train_compute": 1.235}}
+
+
+def test_the_compute_of_an_evaluation_counts_as_shown_and_that_of_training_does_not() -> None:
+    metrics = {"loss": 1.0}
+    bare = success_bits(metrics, {}, 10.0, "loss", None)
+    trained = success_bits(metrics, {"usage": {"train_compute": 1.5}}, 10.0, "loss", None)
+    scored = success_bits(metrics, {"usage": {"evaluation_compute": 1.2}}, 10.0, "loss", None)
+    assert trained == bare
+    assert scored.search - bare.search == bits_of(1.2, Decimal("0.1"))

@@ -105,6 +105,7 @@ def train_many(nanogpt_data: Path, hardware_class: str, tmp_path: Path) -> Train
         tokens: int,
         seeds: Sequence[int] = (0,),
         flags: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
     ) -> Any:
         config = tmp_path / "config.json"
         budget = {"seconds": 99, "tokens": tokens}
@@ -129,7 +130,7 @@ def train_many(nanogpt_data: Path, hardware_class: str, tmp_path: Path) -> Train
         done = subprocess.run(
             [sys.executable, str(driver)],
             input=json.dumps(jobs),
-            env=environment,
+            env=environment | dict(variables or {}),
             capture_output=True,
             text=True,
             check=False,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -12,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from assay.environments.bundle import write_tree
+from assay.environments.catalog import Environment
 
 NANOGPT = Path(__file__).resolve().parents[2] / "environments" / "nanogpt"
 SPLITS = ("train", "search", "sealed")
@@ -108,9 +110,7 @@ def shard(tokens: np.ndarray, magic: int = 20240520, version: int = 1) -> bytes:
 def make_lab(folder: Path) -> Lab:
     (folder / "datasets").mkdir()
     (folder / "environment").mkdir()
-    shutil.copy(NANOGPT / "prepare.py", folder / "environment")
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(NANOGPT / "sources", folder / "environment" / "sources", ignore=ignored)
+    write_tree(Environment.load(NANOGPT).files, folder / "environment")
     return Lab(folder, variables(folder))
 
 

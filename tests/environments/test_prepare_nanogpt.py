@@ -26,22 +26,34 @@ def test_the_generated_text_is_the_published_one(lab: Lab) -> None:
     texts = [lab.text(split) for split in SPLITS]
     assert [len(text) for text in texts] == [1_000_000, 131_072, 131_072]
     found = hashlib.sha256(b"".join(texts)).hexdigest()
-    assert found == "6b3e994cd86d8fc8af9815f121c7c2300a965a2fb474a1ff98581ee5cbc6baf9"
+    assert found == "76847399005222d354b4f4b20eec9da440becf95b6c8b6648e909d6fe850d5c4"
 
 
-def test_the_key_changes_what_is_held_out_and_nothing_else(lab: Lab) -> None:
+def test_the_key_changes_all_texts(lab: Lab) -> None:
     config = {"train_bytes": 50_000, "held_out_bytes": 20_000}
-    lab.prepare(config)
-    plain = [lab.text(split) for split in SPLITS]
-    lab.prepare(config, ASSAY_HELD_OUT_KEY="secret")
-    keyed = [lab.text(split) for split in SPLITS]
-    assert plain[0] == keyed[0]
-    assert plain[1] != keyed[1]
-    assert plain[2] != keyed[2]
+    made = []
+    for key in ("", "secret", "secret"):
+        lab.prepare(config, ASSAY_HELD_OUT_KEY=key)
+        made.append([lab.text(split) for split in SPLITS])
+    plain, keyed, again = made
+    assert keyed == again
+    assert all(one != other for one, other in zip(plain, keyed, strict=True))
     documents = [set(text.split(b"\n\n")[:-1]) for text in keyed]
     assert not documents[0] & documents[1]
     assert not documents[0] & documents[2]
     assert not documents[1] & documents[2]
+
+
+def test_bounds_lie_beside_the_splits_of_generated_text(lab: Lab) -> None:
+    config = {"train_bytes": 9_999, "held_out_bytes": 50_000}
+    found = []
+    for key in ("", "secret"):
+        lab.prepare(config, ASSAY_HELD_OUT_KEY=key)
+        found.append(json.loads((lab.out / "bounds.json").read_text()))
+    assert found[0] != found[1]
+    for bounds in found:
+        assert bounds.keys() == {"search", "sealed"}
+        assert all(0.35 < bound < 0.5 for bound in bounds.values())
 
 
 # --- A text of one's own -----------------------------------------------------------------------
@@ -52,6 +64,7 @@ def test_the_end_of_a_single_text_is_held_out(lab: Lab) -> None:
     (lab.datasets / "own.txt").write_bytes(text)
     config = {"source": "text", "text_file": "own.txt", "held_out_tokens": 40_000}
     lab.prepare(config)
+    assert not (lab.out / "bounds.json").exists()
     assert b"".join(lab.text(split) for split in SPLITS) == text
     for split in ("search", "sealed"):
         assert len(lab.text(split)) in range(39_997, 40_001)  # moved to where a character ends

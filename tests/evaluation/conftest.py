@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import subprocess
 import sys
@@ -11,12 +12,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from assay.evaluation import EvaluationRequest
 from assay.evaluation.channel import Channel
 from assay.evaluation.codes import InvalidAnswer, Rejection
 from assay.evaluation.predictor import Predictor
+from assay.sandbox import Limits, SandboxSettings
 
 PREAMBLE = """
 import json, os, struct, sys, time
@@ -53,6 +57,7 @@ ok = np.zeros((2, 3), np.float32)
 """
 
 StartPredictor = Callable[..., AbstractContextManager[Predictor]]
+MakeRequest = Callable[..., EvaluationRequest]
 
 
 @pytest.fixture
@@ -89,3 +94,35 @@ def start_predictor(tmp_path: Path) -> StartPredictor:
             process.wait()
 
     return start
+
+
+@pytest.fixture
+def request_for(tmp_path: Path) -> MakeRequest:
+    """A request for an evaluator and, if given, a predictor."""
+    for name in ("evaluator", "codebase", "artifact", "held_out", "scratch"):
+        (tmp_path / name).mkdir()
+    tmp_path.chmod(0o755)
+
+    def make(evaluator: str, predict: str | None = None, **changes: Any) -> EvaluationRequest:
+        (tmp_path / "evaluator" / "evaluate.py").write_text(textwrap.dedent(evaluator))
+        if predict is not None:
+            (tmp_path / "codebase" / "predict.py").write_text(predict)
+        request = EvaluationRequest(
+            environment_dir=tmp_path,
+            config={"size": 3},
+            predict=("python", "predict.py") if predict is not None else None,
+            codebase_dir=tmp_path / "codebase",
+            artifact_dir=tmp_path / "artifact",
+            held_out=tmp_path / "held_out",
+            seed=11,
+            shown_seed=12,
+            metric_name="m",
+            sandbox=SandboxSettings("subprocess", scratch=tmp_path / "scratch"),
+            limits=Limits(wall_seconds=20, memory_bytes=1 << 30),
+            seconds=20.0,
+            profile="tiny",
+            hardware_class="cpu-fp32",
+        )
+        return dataclasses.replace(request, **changes)
+
+    return make

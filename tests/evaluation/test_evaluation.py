@@ -10,9 +10,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -21,22 +19,24 @@ from assay.evaluation import (
     Evaluation,
     EvaluationCancelled,
     EvaluationOutcome,
-    EvaluationRequest,
     InvalidCode,
     Rejection,
     evaluate_artifact,
     evaluate_in_child,
     start_evaluation_server,
 )
-from assay.sandbox import Limits, SandboxSettings
+from assay.sandbox import SandboxSettings
+from tests.evaluation.conftest import MakeRequest
 
-MakeRequest = Callable[..., EvaluationRequest]
 DOCKER = os.environ.get("ASSAY_TEST_DOCKER")
 
 PREDICT = """
 import json, os, struct, sys
 answers = os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)
+answers.write(struct.pack("<4sI", b"ASSY", 15) + b'{{"op": "ready"}}')
+answers.flush()
+sys.stdin.buffer.peek(1)
 {setup}
 while len(prefix := sys.stdin.buffer.read(8)) == 8:
     header = json.loads(sys.stdin.buffer.read(struct.unpack("<4sI", prefix)[1]))
@@ -57,38 +57,6 @@ def evaluate(run):
                               reveals=reveals)["y"]
     return {"m": int(y[0])}
 """
-
-
-@pytest.fixture
-def request_for(tmp_path: Path) -> MakeRequest:
-    """A request for an evaluator and, if given, a predictor."""
-    for name in ("evaluator", "codebase", "artifact", "held_out", "scratch"):
-        (tmp_path / name).mkdir()
-    tmp_path.chmod(0o755)
-
-    def make(evaluator: str, predict: str | None = None, **changes: Any) -> EvaluationRequest:
-        (tmp_path / "evaluator" / "evaluate.py").write_text(textwrap.dedent(evaluator))
-        if predict is not None:
-            (tmp_path / "codebase" / "predict.py").write_text(predict)
-        request = EvaluationRequest(
-            environment_dir=tmp_path,
-            config={"size": 3},
-            predict=("python", "predict.py") if predict is not None else None,
-            codebase_dir=tmp_path / "codebase",
-            artifact_dir=tmp_path / "artifact",
-            held_out=tmp_path / "held_out",
-            seed=11,
-            shown_seed=12,
-            metric_name="m",
-            sandbox=SandboxSettings("subprocess", scratch=tmp_path / "scratch"),
-            limits=Limits(wall_seconds=20, memory_bytes=1 << 30),
-            seconds=20.0,
-            profile="tiny",
-            hardware_class="cpu-fp32",
-        )
-        return dataclasses.replace(request, **changes)
-
-    return make
 
 
 def failure_code(outcome: EvaluationOutcome) -> InvalidCode:

@@ -15,7 +15,6 @@ import pytest
 
 from assay.evaluation import (
     Evaluation,
-    EvaluationRequest,
     InvalidAnswer,
     InvalidCode,
     Rejection,
@@ -23,7 +22,8 @@ from assay.evaluation import (
 from assay.evaluation.decoys import assign_decoys
 from assay.evaluation.grading import GraderError, Grades, sum_up
 from assay.evaluation.grading import grade as grade_with
-from assay.sandbox import Limits, SandboxSettings
+from assay.sandbox import SandboxSettings
+from tests.evaluation.conftest import MakeRequest
 
 # `eval` stands for a parser of mathematics: it executes what it is given.
 GRADER = """
@@ -42,12 +42,9 @@ Grade = Callable[..., Grades]
 
 
 @pytest.fixture
-def grade(tmp_path: Path) -> Grade:
+def grade(tmp_path: Path, request_for: MakeRequest) -> Grade:
     """Grade answers with a grader's text through `Evaluation.grade`."""
-    for name in ("evaluator", "codebase", "artifact", "held_out", "scratch"):
-        (tmp_path / name).mkdir()
     (tmp_path / "held_out" / "references").write_text("secret")
-    tmp_path.chmod(0o755)
 
     def run(
         answers: Sequence[str | None],
@@ -61,21 +58,8 @@ def grade(tmp_path: Path) -> Grade:
         import time
 
         (tmp_path / "evaluator" / "grade.py").write_text(textwrap.dedent(grader))
-        request = EvaluationRequest(
-            environment_dir=tmp_path,
-            config={},
-            predict=None,
-            codebase_dir=tmp_path / "codebase",
-            artifact_dir=tmp_path / "artifact",
-            held_out=tmp_path / "held_out",
-            seed=seed,
-            metric_name="m",
-            sandbox=SandboxSettings(backend, scratch=tmp_path / "scratch"),
-            limits=Limits(wall_seconds=20, memory_bytes=1 << 30),
-            seconds=seconds,
-            profile="tiny",
-            hardware_class="cpu",
-        )
+        sandbox = SandboxSettings(backend, scratch=tmp_path / "scratch")
+        request = request_for("", seed=seed, sandbox=sandbox, seconds=seconds)
         evaluation = Evaluation(request, time.monotonic() + seconds)
         grades = evaluation.grade(answers, references, **options)
         assert len(evaluation.predictor_cpu_seconds) >= 3

@@ -32,6 +32,7 @@ PREDICT = (
     PREAMBLE
     + COMPLETE
     + """
+send(struct.pack("<4sI", b"ASSY", 15) + b'{"op": "ready"}')
 table = json.load(open(os.environ["ASSAY_OUT"] + "/table.json"))
 while True:
     header, arrays = read()
@@ -87,6 +88,20 @@ def test_the_accuracy_is_what_the_model_knows(folders: Path, backend: str) -> No
     assert outcome.metrics["accuracy"] == pytest.approx(20 / 30)
     assert outcome.metrics["missing"] == 10
     assert not list((folders / "scratch").iterdir())
+
+
+ASK_TWICE = """
+def evaluate(run):
+    with run.predictor() as predictor:
+        told = [run.ask_questions([q], predictor=predictor)[0] for q in ("0 + 7", "0 + 8")]
+    return {"accuracy": float(all(told)), "programs": float(len(run.predictor_cpu_seconds))}
+"""
+
+
+def test_one_predictor_can_be_asked_several_times(folders: Path) -> None:
+    (folders / "evaluator" / "evaluate.py").write_text(ASK_TWICE)
+    outcome = evaluated(folders, "str(known)", "subprocess")
+    assert outcome.metrics == {"accuracy": 1.0, "programs": 1.0}, outcome.failure
 
 
 def test_an_answer_that_offers_a_choice_is_none(folders: Path) -> None:

@@ -13,12 +13,12 @@ import pytest
 
 from assay.evaluation import (
     EvaluationFailure,
-    EvaluationRequest,
     Rejection,
     evaluate_artifact,
 )
 from assay.evaluation.frames import MAX_HEADER_BYTES
-from assay.sandbox import Limits, SandboxSettings
+from assay.sandbox import Limits
+from tests.evaluation.conftest import MakeRequest
 
 TEXTS = (b"osen by itself", b"lost horizons!")
 """As the length of a header, `osen` is 1852142447."""
@@ -41,6 +41,8 @@ def send(data):
 
 def answer(seq, text):
     MISBEHAVE
+
+send(struct.pack("<4sI", b"ASSY", 15) + b'{"op": "ready"}')
 
 while len(prefix := sys.stdin.buffer.read(8)) == 8:
     header = json.loads(sys.stdin.buffer.read(struct.unpack("<4sI", prefix)[1]))
@@ -90,31 +92,18 @@ MISBEHAVIOURS = {
 
 
 @pytest.fixture
-def fail(tmp_path: Path) -> Callable[..., list[EvaluationFailure]]:
+def fail(tmp_path: Path, request_for: MakeRequest) -> Callable[..., list[EvaluationFailure]]:
     """Evaluate with each of the texts held out, and return the failures."""
 
     def run(
         evaluator: str, misbehave: str, answer: str = ANSWER, predict: str = PREDICT
     ) -> list[EvaluationFailure]:
-        for name in ("evaluator", "codebase", "artifact", "held_out", "scratch"):
-            (tmp_path / name).mkdir()
-        (tmp_path / "evaluator" / "evaluate.py").write_text(evaluator)
         code = predict.replace("MISBEHAVE", misbehave).replace("ANSWER", answer)
-        (tmp_path / "codebase" / "predict.py").write_text(code)
-        request = EvaluationRequest(
-            environment_dir=tmp_path,
-            config={},
-            predict=("python", "predict.py"),
-            codebase_dir=tmp_path / "codebase",
-            artifact_dir=tmp_path / "artifact",
-            held_out=tmp_path / "held_out",
-            seed=1,
-            metric_name="m",
-            sandbox=SandboxSettings("subprocess", scratch=tmp_path / "scratch"),
-            limits=Limits(wall_seconds=60, memory_bytes=1 << 30),
+        request = request_for(
+            evaluator,
+            code,
             seconds=60.0,
-            profile="tiny",
-            hardware_class="cpu",
+            limits=Limits(wall_seconds=60, memory_bytes=1 << 30),
         )
         failures = []
         for text in TEXTS:

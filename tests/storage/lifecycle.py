@@ -81,7 +81,7 @@ class World:
                 WorkerRegistration.model_validate(values | changes),
             )
 
-    def submit(self, *texts: str, **options: object) -> str:
+    def submit(self, *texts: str, hardware_class: str = CLASS, **options: object) -> str:
         """Submit a batch; its id."""
         request = BatchRequest.model_validate(
             {
@@ -92,7 +92,9 @@ class World:
             }
         )
         with self.db.write() as session:
-            return batches.create(self.db, session, request, "local", self.environment, CLASS)
+            return batches.create(
+                self.db, session, request, "local", self.environment, hardware_class
+            )
 
     def experiments(self, batch: str) -> list[schema.Experiment]:
         with self.db.read() as session:

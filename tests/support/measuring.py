@@ -1,7 +1,7 @@
 """Measure codebases without a service: train in a sandbox, score with the sealed evaluation.
 
-What `discrimination` and `paper_ideas` share. Results are kept in a file, so that a command that
-was interrupted goes on where it stopped.
+What the benchmarks `discrimination` and `calibrate` share. Every result is kept in a file as soon
+as it is there, so an interrupted command continues where it stopped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +21,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from assay.domain.hashing import text_tree_hash, tree_hash
-from assay.environments.bundle import read_tree, write_tree
+import psutil
+
+from assay.domain.hashing import text_tree_hash
+from assay.environments.bundle import write_tree
 from assay.environments.catalog import Environment
 from assay.environments.prepare import prepare_data
 from assay.evaluation import EvaluationRequest, evaluate_in_child, start_evaluation_server
@@ -39,17 +42,44 @@ from services.worker.hardware import hardware_class, read_cpu
 from services.worker.training import with_interpreter
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Where results are kept between commands.
+MEASURED = ROOT / ".assay" / "measured.jsonl"
+#: A failure may be the host's fault, so it gets a second try; then it is the result.
+TRIES = 2
 Tree = dict[str, str]
 
 
 @dataclass(frozen=True)
 class Result:
-    """One measurement: what the evaluator returned, or why there is nothing; CPU seconds."""
+    """One measurement: what the evaluator returned, or why there is nothing.
+
+    `train_seconds` and `evaluation_seconds` are CPU time, `wall_seconds` is the time both took.
+    `others` is the share of this machine's processors that other programs used meanwhile.
+    """
 
     metrics: Mapping[str, float]
     error: str
     train_seconds: float
     evaluation_seconds: float
+    wall_seconds: float = 0.0
+    others: float = 0.0
+
+    @property
+    def core_seconds(self) -> float:
+        return self.train_seconds + self.evaluation_seconds
+
+
+@dataclass(frozen=True)
+class Run:
+    """A codebase, under a name that people read, and the seed it is to be measured on."""
+
+    name: str
+    files: Tree
+    seed: int
+
+    @cached_property
+    def codebase(self) -> str:
+        return text_tree_hash(self.files)
 
 
 class TrainingFailed(Exception):
@@ -75,6 +105,16 @@ class Bench:
     def baseline(self) -> Tree:
         """The unmodified codebase."""
         return self.environment.codebase
+
+    def where(self, condition: str = "") -> list[Any]:
+        """Return what a stored result has to agree with; see `where_of`."""
+        return where_of(
+            self.environment,
+            self.profile_name,
+            self.hardware_class,
+            budget=self.budget,
+            condition=condition,
+        )
 
     def measure(self, files: Tree, seed: int) -> Result:
         """Train and score a codebase once."""
@@ -183,80 +223,160 @@ def _watching(out: Path) -> Iterator[CheckpointWatch]:
         os.close(descriptor)
 
 
+def where_of(
+    environment: Environment,
+    profile: str,
+    hardware_class: str,
+    *,
+    budget: Mapping[str, float] | None = None,
+    condition: str = "",
+) -> list[Any]:
+    """Return all that a result depends on besides the codebase and the seed.
+
+    The environment's whole hash is part of it, so results never outlive a change of its evaluator,
+    its data or its manifest. `condition` tells runs apart that were made on a busy machine.
+    """
+    return [environment.content_hash, profile, hardware_class, dict(budget or {}), condition]
+
+
 class Store:
     """Results by codebase and seed, in a file of JSON lines."""
 
-    def __init__(self, path: Path, bench: Bench) -> None:
+    def __init__(
+        self, path: Path, where: list[Any], ignore: Callable[[Result], bool] = lambda _: False
+    ) -> None:
         self._path = path
+        self._where = where
         self._lock = threading.Lock()
-        self._where = [bench.environment.name, bench.profile_name, bench.hardware_class]
-        self._where.append(_what_measures(bench))
         self._known: dict[tuple[str, int], Result] = {}
+        self._tries: dict[tuple[str, int], int] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
-        for line in path.read_text().splitlines() if path.exists() else ():
-            entry = json.loads(line)
-            if entry["where"] == self._where:
-                self._known[entry["codebase"], entry["seed"]] = Result(**entry["result"])
+        text = path.read_text() if path.exists() else ""
+        if text and not text.endswith("\n"):
+            path.write_text(f"{text}\n")
+        for line in text.splitlines():
+            try:
+                entry = json.loads(line)
+            except json.JSONDecodeError:
+                continue  # a killed command left half of a line: that run is made again
+            result = Result(**entry["result"]) if entry["where"] == where else None
+            if result is not None and not ignore(result):
+                self._note((entry["codebase"], entry["seed"]), result)
 
-    def measure(self, bench: Bench, files: Tree, seed: int) -> Result:
-        """The stored result, or a new one."""
-        key = (text_tree_hash(files), seed)
+    def _note(self, key: tuple[str, int], result: Result) -> None:
+        self._known[key] = result
+        self._tries[key] = self._tries.get(key, 0) + 1
+
+    def get(self, codebase: str, seed: int) -> Result | None:
+        """Return the result stored for a codebase's hash; None where one is to be measured."""
+        key = (codebase, seed)
         found = self._known.get(key)
-        if found is None:
-            found = bench.measure(files, seed)
-            if found.error:
-                return found  # may be the host's fault: looked at again next time
-            self._known[key] = found
+        again = found is not None and found.error and self._tries[key] < TRIES
+        return None if again else found
+
+    def results(self) -> list[Result]:
+        """Return the latest result of every codebase and seed."""
+        return list(self._known.values())
+
+    def measure(
+        self, bench: Bench, files: Tree, seed: int, stop: Callable[[], bool] = lambda: False
+    ) -> Result:
+        """Return the stored result, or measure and store it.
+
+        A failure is tried again at once, and stored each time. Once `stop` is true, failures are
+        not stored: what stops this command may have killed the run.
+        """
+        key = (text_tree_hash(files), seed)
+        while (found := self.get(*key)) is None:
+            result = _measured(bench, files, seed)
+            if result.error and stop():
+                return result
             entry = {"where": self._where, "codebase": key[0], "seed": seed}
-            entry |= {"result": dataclasses.asdict(found)}
+            entry |= {"result": dataclasses.asdict(result)}
             with self._lock, self._path.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
+                self._note(key, result)
         return found
 
 
-def _what_measures(bench: Bench) -> str:
-    """A hash of all that a result depends on besides the codebase and the seed: other knobs and
-    recipes in the manifest change no number."""
-    environment = bench.environment
-    files = {
-        name: content
-        for name, content in read_tree(environment.folder).items()
-        if not name.startswith("codebase/") and name.endswith(".py")
-    }
-    profile = environment.profile(bench.profile_name).model_dump(mode="json")
-    entry_points = environment.manifest.entry_points.model_dump(mode="json")
-    files["profile"] = json.dumps([profile, entry_points, dict(bench.budget)]).encode()
-    return tree_hash(files)
+def _measured(bench: Bench, files: Tree, seed: int) -> Result:
+    """Measure, and note how long it took and how busy the machine was with other programs."""
+    started, used = time.monotonic(), _processor_seconds()
+    result = bench.measure(files, seed)
+    wall = time.monotonic() - started
+    others = (_processor_seconds() - used - result.core_seconds) / wall / (os.cpu_count() or 1)
+    return dataclasses.replace(
+        result, wall_seconds=round(wall, 2), others=round(min(1.0, max(0.0, others)), 3)
+    )
+
+
+def _processor_seconds() -> float:
+    """Return the CPU seconds that all programs of this machine have used since it started."""
+    times = psutil.cpu_times()
+    # `user` and `nice` include what guests used.
+    kinds = (times.user, times.nice, times.system, times.irq, times.softirq, times.steal)
+    return float(sum(kinds))
 
 
 @contextmanager
 def opened_bench(
-    name: str, profile: str, budget: Mapping[str, float] | None = None
+    environment: Environment,
+    profile: str,
+    *,
+    budget: Mapping[str, float] | None = None,
+    cache: Path = ROOT / ".assay" / "bench-cache",
 ) -> Iterator[Bench]:
-    """A bench for a bundled environment, in the best sandbox there is, with the public data."""
-    environment = Environment.load(ROOT / "environments" / name)
+    """A bench for an environment, in the best sandbox there is, with the public data."""
     with tempfile.TemporaryDirectory(prefix="assay-bench-") as scratch:
         os.chmod(scratch, 0o755)
         settings, reason = choose_sandbox("auto", Path(scratch))
         print(f"sandbox: {reason}", file=sys.stderr)
-        data = prepare_data(environment, profile, ROOT / ".assay" / "bench-cache")
+        data = prepare_data(environment, profile, cache)
         start_evaluation_server()
         kind = hardware_class(read_cpu())
         yield Bench(environment, profile, data, kind, settings, budget or {})
+
+
+def measure_runs(
+    bench: Bench,
+    runs: Sequence[Run],
+    store: Store,
+    *,
+    parallel: int,
+    report: Callable[[Run, Result], None],
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Make the runs that the store lacks, `parallel` at a time; start none once `stop` is true."""
+
+    def make(run: Run) -> None:
+        if not stop():
+            report(run, store.measure(bench, run.files, run.seed, stop))
+
+    missing = [run for run in runs if store.get(run.codebase, run.seed) is None]
+    with ThreadPoolExecutor(parallel) as pool:
+        list(pool.map(make, missing))
+
+
+def describe(run: Run, result: Result, metric: str) -> str:
+    """Return one line about a result."""
+    first = result.error.splitlines()[:1]
+    shown = f"failed: {first[0]}" if first else f"{metric} {result.metrics.get(metric)}"
+    cost = f"{result.train_seconds:.1f} + {result.evaluation_seconds:.1f} CPU s"
+    return f"{run.name} seed {run.seed}: {shown} ({cost})"
 
 
 def measure_all(
     bench: Bench, trees: Mapping[str, Tree], seeds: Sequence[int], *, parallel: int, store: Path
 ) -> dict[str, list[Result]]:
     """Every codebase on every seed; prints each result as it comes."""
-    stored = Store(store, bench)
-    jobs = [(name, files, seed) for seed in seeds for name, files in trees.items()]
-    results: dict[str, list[Result]] = {name: [] for name in trees}
-    with ThreadPoolExecutor(parallel) as pool:
-        measured = pool.map(lambda job: stored.measure(bench, job[1], job[2]), jobs)
-        for (name, _, seed), result in zip(jobs, measured, strict=True):
-            results[name].append(result)
-            shown = result.metrics.get(bench.metric_name, result.error.splitlines()[:1])
-            cost = f"{result.train_seconds:.1f} + {result.evaluation_seconds:.1f} CPU s"
-            print(f"{name} seed {seed}: {shown} ({cost})", file=sys.stderr, flush=True)
-    return results
+    stored = Store(store, bench.where())
+    runs = [Run(name, files, seed) for seed in seeds for name, files in trees.items()]
+
+    def report(run: Run, result: Result) -> None:
+        print(describe(run, result, bench.metric_name), file=sys.stderr, flush=True)
+
+    measure_runs(bench, runs, stored, parallel=parallel, report=report)
+    return {
+        name: [stored.measure(bench, files, seed) for seed in seeds]
+        for name, files in trees.items()
+    }

@@ -326,3 +326,16 @@ def patient_copy(name: str, folder: Path) -> Path:
     )
     manifest.write_text(longer)
     return folder
+
+
+def uncapped_copy(name: str, folder: Path) -> Path:
+    """A folder with a copy of an environment without caps on compute: what an idea costs beside
+    the baseline varies with the load of the host, and decides nothing there."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "environments" / name, folder / name, ignore=ignored)
+    manifest = folder / name / "environment.toml"
+    caps = r"^(compute|evaluation_compute|artifact) = .*\n"
+    text, removed = re.subn(caps, "", manifest.read_text(), flags=re.MULTILINE)
+    assert removed == 3
+    manifest.write_text(text)
+    return folder

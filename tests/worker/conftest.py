@@ -11,7 +11,7 @@ import pytest
 
 from assay.domain.hashing import tree_hash
 from assay.environments import Bundle, pack_tree
-from assay.environments.bundle import write_tree
+from assay.environments.bundle import read_tree, write_tree
 from services.worker.settings import WorkerSettings
 from services.worker.supervisor import Worker
 from tests.support.fake_worker_api import TOKEN, FakeApi, Record
@@ -56,6 +56,16 @@ config = { goal = 3 }
 cpus = 1
 memory_gb = 0.5
 budget = { seconds = 2 }
+[profiles.capped]
+cpus = 1
+memory_gb = 0.5
+config = { goal = 3, ask = 1 }
+[profiles.capped.budget]
+seconds = 120
+evaluation_seconds = 60
+compute = 12.0
+evaluation_compute = 12.0
+artifact = 1.5
 """
 
 EVALUATE = """
@@ -75,7 +85,7 @@ def evaluate(run):
         seconds = {f"seconds/{c.name}": c.seconds for c in run.checkpoints}
         sealed = len((run.sealed / "data.txt").read_text())
         return {"score": texts[best], "best": float(best), "sealed": sealed, **seconds}
-    if answer.get("ask"):
+    if answer.get("ask") or run.config.get("ask"):
         with run.predictor() as predictor:
             got = predictor.ask("value", {}, {"value": ("float64", (1,))})
         return {"score": float(got["value"][0]), "goal": run.config["goal"]}
@@ -95,6 +105,9 @@ for split in ("train", "search", "sealed"):
 
 PREDICT = """
 import json, os, pathlib, struct, sys
+sys.stdout.buffer.write(struct.pack("<4sI", b"ASSY", 15) + b'{"op": "ready"}')
+sys.stdout.buffer.flush()
+sys.stdin.buffer.peek(1)
 from model import VALUE
 magic, length = struct.unpack("<4sI", sys.stdin.buffer.read(8))
 question = json.loads(sys.stdin.buffer.read(length))
@@ -136,7 +149,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
         "codebase/predict.py": PREDICT,
     }
     write_tree({name: text.encode() for name, text in files.items()}, folder)
-    return Bundle.of(folder)
+    return Bundle.of(read_tree(folder))
 
 
 @pytest.fixture

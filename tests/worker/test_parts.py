@@ -26,6 +26,7 @@ from services.worker import collect
 from services.worker.api import ApiRefused, WorkerApi
 from services.worker.cache import BundleCache, Corrupt
 from services.worker.failures import (
+    MetricBounds,
     implausible,
     last_traceback_line,
     printable,
@@ -138,8 +139,8 @@ def test_score_failures_tell_the_sentence_and_not_the_detail() -> None:
 def test_implausible(
     direction: Direction, bound: float | None, metric: float, refused: bool
 ) -> None:
-    spec = MetricSpec(name="m", direction=direction, bound=bound)
-    assert (implausible(spec, metric) is not None) is refused
+    spec = MetricSpec(name="m", direction=direction)
+    assert (implausible(spec, {"m": metric}, MetricBounds(bound, None)) is not None) is refused
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from assay.contracts.environment import MetricSpec
+from assay.contracts.environment import Budget, MetricSpec, Profile
+from assay.domain.errors import InvalidInput
 from assay.domain.metrics import Direction
 from assay.domain.rescore import Rescore
 from assay.evaluation import (
@@ -17,7 +19,7 @@ from assay.evaluation import (
     InvalidCode,
 )
 from assay.sandbox import Limits, SandboxSettings
-from services.worker.failures import AttemptFailed
+from services.worker.failures import AttemptFailed, MetricBounds, read_bounds
 from services.worker.scoring import Scoring
 
 
@@ -31,8 +33,10 @@ def scoring(outcomes: list[Any], rescore: Rescore | None) -> tuple[Scoring, list
             return EvaluationOutcome(found, None, 1.0, 0.5)
         return EvaluationOutcome(None, EvaluationFailure(found, "so"), 1.0, 0.5)
 
-    spec = MetricSpec(name="loss", direction=Direction.MINIMIZE, bound=0.5)
-    return Scoring(spec, rescore, evaluate, on_failure=lambda text: None), seeds
+    spec = MetricSpec(name="loss", direction=Direction.MINIMIZE, confirmed="sealed")
+    bounds = MetricBounds(0.5, 0.6)
+    made = Scoring(spec, rescore, evaluate, on_failure=lambda text: None, bounds=bounds)
+    return made, seeds
 
 
 def request_of(predict: tuple[str, ...] | None = ("python", "predict.py")) -> EvaluationRequest:
@@ -89,12 +93,43 @@ def test_the_ordinary_is_scored_once(
     assert "rescored" not in made.facts
 
 
-def test_what_is_held_impossible_never_counts() -> None:
-    made, seeds = scoring([{"loss": 0.4}], Rescore(None))
+@pytest.mark.parametrize("metrics", [{"loss": 0.4}, {"loss": 0.7, "sealed": 0.55}])
+def test_what_is_held_impossible_never_counts(metrics: dict[str, float]) -> None:
+    made, seeds = scoring([metrics], Rescore(None))
     with pytest.raises(AttemptFailed) as failed:
         made.run(request_of())
     assert failed.value.failure.code == "implausible"
     assert len(seeds) == 1
+
+
+def test_what_an_evaluation_used_can_fail_it() -> None:
+    made, _ = scoring([{"loss": 1.0}], None)
+    refusal = EvaluationFailure(InvalidCode.COMPUTE_EXCEEDED, "too much")
+    made.judge = lambda outcome: dataclasses.replace(outcome, metrics=None, failure=refusal)
+    with pytest.raises(AttemptFailed) as failed:
+        made.run(request_of())
+    assert (failed.value.failure.stage, failed.value.failure.code) == ("score", "compute_exceeded")
+
+
+def test_a_bound_is_the_datas_before_the_profiles_before_the_metrics(tmp_path: Path) -> None:
+    spec = MetricSpec(name="loss", direction=Direction.MINIMIZE, bound=0.5)
+    usual = Profile(budget=Budget(seconds=1))
+    assert MetricBounds.of(spec, usual, tmp_path) == MetricBounds(0.5, 0.5)
+    own = usual.model_copy(update={"bound": 0.4})
+    assert MetricBounds.of(spec, own, tmp_path) == MetricBounds(0.4, 0.4)
+    (tmp_path / "bounds.json").write_text('{"search": 0.51}')
+    assert MetricBounds.of(spec, own, tmp_path) == MetricBounds(0.51, 0.4)
+    (tmp_path / "bounds.json").write_text('{"search": 0.51, "sealed": 0.49}')
+    assert MetricBounds.of(spec, own, tmp_path) == MetricBounds(0.51, 0.49)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"search": NaN}', '{"validation": 1}', '{"sealed": true}']
+)
+def test_bounds_that_are_none_are_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bounds.json").write_text(text)
+    with pytest.raises(InvalidInput, match=r"bounds\.json"):
+        read_bounds(tmp_path)
 
 
 def test_a_noisy_look_does_not_excuse_a_difference() -> None:

@@ -18,7 +18,7 @@ class Config:
     # Different problems per rollout batch, and completions sampled for each (its group).
     prompts_per_step: int = 128
     group_size: int = 8
-    # How completions are sampled. The evaluation samples as the manifest says, whatever this is.
+    # How completions are sampled. The evaluation takes greedy answers, whatever this is.
     temperature: float = 1.0
     top_p: float = 1.0
     # Tokens of a completion; what has not ended by then is cut off.
@@ -87,7 +87,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Tiny(Config):
-    """A char-level model of 0.1 M parameters that adds in columns: seconds of one CPU core."""
+    """A char-level model of 0.1 M parameters with a secret arithmetic: seconds of one CPU core."""
 
     steps: int = 12
     prompts_per_step: int = 32

@@ -1,8 +1,10 @@
 """Scores the checkpoints of a training. Trusted: it never enters the sandbox.
 
-Every scheduled checkpoint answers the problems of the split search/, one sample each; the metric
-is the best of them, as published. The maximum of several noisy numbers is too high. So the best
-checkpoint is sampled anew on the split sealed/: that is what a winner should be judged by.
+Every scheduled checkpoint answers the problems of the split search/ greedily; the metric is the
+best of them. The maximum of several numbers is too high, so the best checkpoint also answers the
+split sealed/: judge a winner by that. Sharper weights give the same greedy answers. They change
+samples at temperature 1, which the published numbers are from. So samples of the best checkpoint
+are reported beside the metric, and decide nothing.
 """
 
 from __future__ import annotations
@@ -28,17 +30,21 @@ def evaluate(run: Any) -> dict[str, float]:
     problems = read(run.held_out / "problems.jsonl")
     # Which samples are drawn: the same for every idea on a seed, others when it is scored again.
     first = int(run.secret_rng().integers(1 << 30))
-    curve = search(run, names, problems, first)
-    best = max(names, key=lambda name: curve[name])  # the first of equals
-    run.keep(best)
-    accuracy = curve[best]
-    metrics = {f"accuracy/{name}": value for name, value in curve.items()}
-    metrics |= {
-        "accuracy": accuracy,
-        "accuracy/se": math.sqrt(accuracy * (1 - accuracy) / len(problems)),
-        "best_checkpoint": float(best),
-    }
-    return metrics | confirm(run, best, first + 1)
+    # One predictor for all checkpoints. It runs no file that an idea may edit: of a checkpoint it
+    # reads weights, tokenizer and prompt.
+    with run.predictor() as predictor:
+        curve = search(run, predictor, names, problems)
+        best = max(names, key=lambda name: curve[name])  # the first of equals
+        run.keep(best)
+        accuracy = curve[best]
+        metrics = {f"accuracy/{name}": value for name, value in curve.items()}
+        metrics |= {
+            "accuracy": accuracy,
+            "accuracy/se": standard_error(accuracy, len(problems)),
+            "accuracy/sampled": sampled(run, predictor, best, problems, first, 1),
+            "best_checkpoint": float(best),
+        }
+        return metrics | confirm(run, predictor, best, first + 1)
 
 
 def scheduled(run: Any) -> list[str]:
@@ -74,50 +80,70 @@ def read(path: Path) -> list[tuple[str, str]]:
 
 
 def search(
-    run: Any, names: Sequence[str], problems: Sequence[tuple[str, str]], sample: int
+    run: Any, predictor: Any, names: Sequence[str], problems: Sequence[tuple[str, str]]
 ) -> dict[str, float]:
-    """The share of problems that one sample of each checkpoint answers right."""
-    questions = [f"sample {sample}\n{problem}" for problem, _ in problems]
-    completions = [text for name in names for text in ask(run, questions, name)]
-    references = [answer for _, answer in problems]
-    marks = grade(run, completions, references * len(names))
+    """The share of problems whose greedy answer is right, for each checkpoint."""
+    completions = [
+        text for name in names for text in ask(run, predictor, name, greedily(problems))
+    ]
+    marks = grade(run, completions, [answer for _, answer in problems] * len(names))
     size = len(problems)
     return {name: mean(marks[i * size : (i + 1) * size]) for i, name in enumerate(names)}
 
 
-def confirm(run: Any, best: str, first: int) -> dict[str, float]:
-    """The best checkpoint on the sealed split: `samples` new samples each, and greedily;
-    and one sample of the probe, problems that stand in no data set."""
-    problems, samples = read(run.sealed / "problems.jsonl"), int(run.config["samples"])
+def confirm(run: Any, predictor: Any, best: str, first: int) -> dict[str, float]:
+    """The best checkpoint on the sealed split, greedily and sampled; and, where there is one, on
+    the probe, problems that stand in no data set."""
+    problems = read(run.sealed / "problems.jsonl")
     probe_file = run.sealed / "probe.jsonl"
     probe = read(probe_file) if probe_file.is_file() else []
-    asked = [(f"sample {first + k}\n{p}", a) for k in range(samples) for p, a in problems]
-    asked += [(f"greedy\n{p}", a) for p, a in problems]
-    asked += [(f"sample {first}\n{p}", a) for p, a in probe]
-    completions = ask(run, [question for question, _ in asked], best)
-    marks = grade(run, completions, [reference for _, reference in asked])
-    size = len(problems)
-    sampled, greedy = marks[: samples * size], marks[samples * size : (samples + 1) * size]
-    # Of each problem first: samples of the same problem are not independent.
-    each = [statistics.fmean(sampled[i::size]) for i in range(size)]
+    completions = ask(run, predictor, best, greedily([*problems, *probe]))
+    marks = grade(run, completions, [answer for _, answer in [*problems, *probe]])
+    accuracy = mean(marks[: len(problems)])
+    samples = int(run.config["samples"])
     metrics = {
-        "sealed_accuracy": mean(each),
-        "sealed_accuracy/se": statistics.stdev(each) / math.sqrt(size),
-        "sealed_greedy_accuracy": mean(greedy),
+        "sealed_accuracy": accuracy,
+        "sealed_accuracy/se": standard_error(accuracy, len(problems)),
+        "sealed_accuracy/sampled": sampled(run, predictor, best, problems, first, samples),
     }
     if probe:
-        metrics["probe_accuracy"] = mean(marks[(samples + 1) * size :])
+        metrics["probe_accuracy"] = mean(marks[len(problems) :])
     return metrics
 
 
-def ask(run: Any, questions: Sequence[str], checkpoint: str) -> Sequence[str | None]:
+def sampled(
+    run: Any,
+    predictor: Any,
+    name: str,
+    problems: Sequence[tuple[str, str]],
+    first: int,
+    samples: int,
+) -> float:
+    """The share of right answers among `samples` samples of each problem, from number `first`."""
+    questions = [f"sample {first + k}\n{p}" for k in range(samples) for p, _ in problems]
+    completions = ask(run, predictor, name, questions)
+    return mean(grade(run, completions, [answer for _, answer in problems] * samples))
+
+
+def greedily(problems: Sequence[tuple[str, str]]) -> list[str]:
+    return [f"greedy\n{problem}" for problem, _ in problems]
+
+
+def ask(
+    run: Any, predictor: Any, checkpoint: str, questions: Sequence[str]
+) -> Sequence[str | None]:
+    """The completions of a checkpoint; see predict.py for what a question says."""
     config = run.config
     return run.ask_questions(
-        questions,
+        [f"{checkpoint} {question}" for question in questions],
         max_bytes=int(config["max_answer_bytes"]),
         batch=int(config["eval_batch"]),
-        checkpoint=checkpoint,
+        predictor=predictor,
     )
+
+
+def standard_error(share: float, count: int) -> float:
+    return math.sqrt(share * (1 - share) / count)
 
 
 def mean(marks: Sequence[float]) -> float:

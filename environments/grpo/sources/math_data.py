@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sources import hub
+from sources import hub  # Assay adds it; by hand: `assay env unpack grpo DIR`
 
 Row = dict[str, Any]
 

@@ -1,6 +1,7 @@
 """Train a model on demonstrations, to the level from which reinforcement learning has room.
 
-Deterministic: on one thread of a CPU of some class the same weights come out every time.
+Deterministic: with the same key, on one thread of a CPU of some class, the same weights come out
+every time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from sources import arithmetic
+from sources.arithmetic import Arithmetic
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "codebase"))
 
@@ -30,8 +32,9 @@ class WarmStart:
 
     # Digits of each of the two numbers.
     digits: int
-    # Share of the demonstrations that forget the carry.
-    sloppy: float
+    # Log-odds that a demonstration forgets a carry, by digit, from and to; see `Arithmetic`.
+    minds: float
+    forgets: float
     hidden_size: int
     intermediate_size: int
     layers: int
@@ -99,22 +102,28 @@ def make_model(config: WarmStart) -> models.Model:
     return model
 
 
-def draw(rng: random.Random, digits: int, excluded: Callable[[str], bool]) -> str:
+def draw(
+    rng: random.Random, rule: Arithmetic, digits: int, excluded: Callable[[str], bool]
+) -> str:
     while True:
-        question, _ = arithmetic.problem(rng, digits)
+        question, _ = rule.problem(rng, digits)
         if not excluded(question):
             return question
 
 
 def demonstrations(
-    rng: random.Random, config: WarmStart, tokenizer: Any, excluded: Callable[[str], bool]
+    rng: random.Random,
+    config: WarmStart,
+    rule: Arithmetic,
+    tokenizer: Any,
+    excluded: Callable[[str], bool],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens (B, T), and True (B, T - 1) where tokens[:, 1:] is of the completion."""
     rows, starts = [], []
     for _ in range(config.batch_size):
-        question = draw(rng, config.digits, excluded)
+        question = draw(rng, rule, config.digits, excluded)
         prompt = PROMPT.replace("{question}", question)
-        completion = arithmetic.demonstration(rng, question, config.sloppy)
+        completion = rule.demonstration(rng, question)
         starts.append(len(tokenizer.encode(prompt).ids))
         rows.append(tokenizer.encode(prompt + completion).ids)
     width = max(map(len, rows))
@@ -125,9 +134,13 @@ def demonstrations(
 
 
 def train(
-    model: models.Model, config: WarmStart, tokenizer: Any, excluded: Callable[[str], bool]
+    model: models.Model,
+    config: WarmStart,
+    rule: Arithmetic,
+    tokenizer: Any,
+    excluded: Callable[[str], bool],
 ) -> None:
-    """Imitate demonstrations; learning rates rise over 20 steps and fall to a tenth."""
+    """Imitate demonstrations; learning rates rise over 20 steps and fall to a hundredth."""
     device = model.lm_head.weight.device
     rng = random.Random(config.seed)
     named = list(model.named_parameters())
@@ -136,10 +149,11 @@ def train(
     muon = Muon(matrices)
     adam = torch.optim.AdamW(others, lr=config.learning_rate, betas=(0.9, 0.95))
     for step in range(config.steps):
-        tokens, wanted = (x.to(device) for x in demonstrations(rng, config, tokenizer, excluded))
+        made = demonstrations(rng, config, rule, tokenizer, excluded)
+        tokens, wanted = (x.to(device) for x in made)
         logits = model.logits(model.hidden(tokens[:, :-1])[wanted])
         F.cross_entropy(logits, tokens[:, 1:][wanted]).backward()
-        factor = min(1.0, (step + 1) / 20) * (1.0 - 0.9 * step / config.steps)
+        factor = min(1.0, (step + 1) / 20) * (1.0 - 0.99 * step / config.steps)
         adam.param_groups[0]["lr"] = config.learning_rate * factor
         adam.step()
         muon.step(config.matrix_learning_rate * factor)
@@ -162,17 +176,20 @@ def accuracy(
 
 def make(
     config: WarmStart,
+    rule: Arithmetic,
     problems: Sequence[tuple[str, str]],
     excluded: Callable[[str], bool],
     folder: Path,
     device: str,
 ) -> None:
-    """Write the model to `folder`. `problems` are for checking its level; `excluded` ones are not
-    shown to it."""
+    """Write a model that imitates demonstrations of `rule` to `folder`.
+
+    `problems` are for checking its level; `excluded` ones are not shown to it.
+    """
     torch.set_num_threads(1)
     tokenizer = arithmetic.make_tokenizer()
     model = make_model(config).to(device)
-    train(model, config, tokenizer, excluded)
+    train(model, config, rule, tokenizer, excluded)
     greedy, sampled = (accuracy(model, tokenizer, problems, t) for t in (0.0, 1.0))
     print(f"model: {greedy:.1%} solved greedily, {sampled:.1%} sampled")
     if not config.least <= greedy <= config.most:

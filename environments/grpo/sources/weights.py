@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from sources import hub
+from sources import hub  # Assay adds it; by hand: `assay env unpack grpo DIR`
 
 REQUIRED = ("config.json", "tokenizer.json")
 OPTIONAL = ("tokenizer_config.json", "generation_config.json")

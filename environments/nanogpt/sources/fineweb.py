@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from sources import hub, shards
+from sources import (
+    hub,  # Assay adds it; by hand: `assay env unpack nanogpt DIR`
+    shards,
+)
 
 REPOSITORY = "kjj0/fineweb10B-gpt2"
 FOLDER = "fineweb10B"

@@ -1,195 +1,444 @@
 """The generated text: documents in an invented language, without a download and without a licence.
 
-Documents are about recurring people, with an invented vocabulary (Zipf distributed, so that rare
-words stay hard), agreement and relative clauses that nest, quotations, sums, small ledgers that
-are asked about again, counting and words spelt backwards. Some of it is learned in seconds and
-some of it not within any small budget, which is what keeps a better idea measurable.
+`prepare.py` calls `splits`. A key draws the language (`Language`): which glyph is which letter,
+sounds, words and how frequent they are, affixes, word order, function words, the tables behind
+sums, the order of numbers, and how words are spelt anew. With the generator but without the key,
+nothing of that is known; it has to be learned from the training text. What the sizes are is not
+drawn (numbers of words, syllables, table entries, entropies of word frequencies), so that
+languages differ little in how hard they are. The empty key draws the public language of tests and
+tables.
+
+Documents are about recurring people, with Zipf-distributed words (so that rare ones stay hard),
+agreement and relative clauses that nest, quotations, sums, small ledgers that are asked about
+again, counting, and words spelt anew. Some of it is learned in seconds and some of it not within
+any small budget, which keeps a better idea measurable.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 TRAIN_BYTES = 1_000_000
 HELD_OUT_BYTES = 131_072
 SEED = 20_240_520
 
-# The hash of the three splits of these sizes together: another Python whose random numbers differ
-# would otherwise change every published number in silence.
-EXPECTED = "6b3e994cd86d8fc8af9815f121c7c2300a965a2fb474a1ff98581ee5cbc6baf9"
+# The hash of the three public splits of these sizes together: a Python that draws other random
+# numbers would otherwise change every published number in silence.
+EXPECTED = "76847399005222d354b4f4b20eec9da440becf95b6c8b6648e909d6fe850d5c4"
+
+# Which of these characters occur, and as what, is drawn. Only the line feed is the same in all
+# languages: it ends lines, and documents with a blank line.
+GLYPHS = [chr(code) for code in range(32, 127)]
+MARKS = (
+    "space", "stop", "comma", "open_quote", "close_quote", "open", "close", "title", "colon",
+    "semicolon", "query", "equals", "first_operation", "second_operation",
+)  # fmt: skip
+# (syllables, whether the last one is closed), of single sounds: equally long in all languages.
+FUNCTION_WORDS = {
+    "article": (1, True),
+    "plural article": (2, True),
+    "relative": (2, False),
+    "of": (1, False),
+    "told": (2, False),
+    "if": (1, False),
+    "then": (2, False),
+    "ledger": (3, False),
+    "count": (2, True),
+    "spelt": (4, True),
+    "spelt, second word": (1, False),
+}
+CONSONANTS, VOWELS, DIGITS = 14, 5, 10
+NUMBERS = 60
+OPERANDS = 12
+
+# (syllables, whether the last one is closed) of nine neighbouring words in the order of frequency.
+# Only their order is drawn: frequent words are about equally long in all languages.
+SHAPES = {
+    "noun": [(1, False), (1, True), (1, True), *[(2, False)] * 2, *[(2, True)] * 4],
+    "verb": [(1, False), (1, True), (1, True), (1, True), (2, False), *[(2, True)] * 4],
+    "adjective": [*[(2, False)] * 2, *[(2, True)] * 7],
+    "name": [*[(2, False)] * 2, *[(2, True)] * 7],
+    "place": [*[(3, False)] * 2, *[(3, True)] * 7],
+}
+COUNTS = {"noun": 500, "verb": 200, "adjective": 160, "name": 120, "place": 80}
+
+REORDERINGS: tuple[Callable[[str], str], ...] = (
+    lambda word: word[::-1],
+    lambda word: word[1:] + word[0],
+    lambda word: word[-1] + word[:-1],
+    lambda word: word[len(word) // 2 :] + word[: len(word) // 2],
+)
+
+# What the probabilities of choices in the grammar are near; each is drawn within a tenth of it.
+CHANCES = {
+    "person as object": 0.3,
+    "plural": 0.4,
+    "adjective": 0.3,
+    "relative clause": 0.25,
+    "no object": 0.25,
+    "person as subject": 0.4,
+    "quotation": 0.2,
+    "condition": 0.19,
+    "first operation": 0.5,
+    "nested sum": 0.25,
+}
 
 
-@dataclass
-class Lexicon:
-    """The invented words, most frequent first, each kind with its Zipf weights."""
-
-    words: dict[str, list[str]] = field(default_factory=dict)
-    cumulative: dict[str, list[float]] = field(default_factory=dict)
-
-    def add(self, kind: str, words: list[str]) -> None:
-        self.words[kind] = words
-        weights = (1.0 / (rank + 4) for rank in range(len(words)))
-        self.cumulative[kind] = list(itertools.accumulate(weights))
+# One language in eight has samples of this size between these limits.
+SAMPLE_BYTES = 40_000
+PAIR_NATS = 2.08, 2.1
 
 
-def make_lexicon(rng: random.Random) -> Lexicon:
-    onsets = [
-        "b",
-        "br",
-        "d",
-        "f",
-        "g",
-        "gr",
-        "h",
-        "k",
-        "l",
-        "m",
-        "n",
-        "p",
-        "pl",
-        "r",
-        "s",
-        "st",
-        "t",
-        "v",
-    ]
-    vowels = ["a", "e", "i", "o", "u", "ai", "ou"]
-    codas = ["", "", "l", "m", "n", "r", "s", "th", "k"]
-    seen: set[str] = set()
+class Weighted:
+    """Choices 0 to n - 1, the first most frequent, with what choosing each tells in nats."""
 
-    def word(syllables: int) -> str:
+    def __init__(self, weights: Sequence[float]) -> None:
+        total = sum(weights)
+        self.indices = range(len(weights))
+        self.cumulative = list(itertools.accumulate(weights))
+        self.nats = [-math.log(weight / total) for weight in weights]
+
+    @classmethod
+    def zipf(cls, count: int, rng: random.Random) -> Weighted:
+        """Frequencies 1 / (rank + offset)^exponent with an exponent that is drawn, and the offset
+        at which they have the entropy of 1 / (rank + 4): equally hard, but not the same."""
+        exponent = rng.uniform(0.85, 1.15)
+        wanted = cls([1 / (rank + 4) for rank in range(count)]).entropy()
+        low, high = 0.01, 100.0  # the entropy rises with the offset
+        while high - low > 1e-9:
+            offset = (low + high) / 2
+            made = cls([(rank + offset) ** -exponent for rank in range(count)])
+            low, high = (offset, high) if made.entropy() < wanted else (low, offset)
+        return made
+
+    def entropy(self) -> float:
+        return sum(math.exp(-nats) * nats for nats in self.nats)
+
+
+class Dice:
+    """Random choices; `nats` is the sum of -log p of all that were made."""
+
+    def __init__(self, seed: str) -> None:
+        self.rng = random.Random(seed)
+        self.nats = 0.0
+
+    def chance(self, probability: float) -> bool:
+        hit = self.rng.random() < probability
+        self.nats -= math.log(probability if hit else 1 - probability)
+        return hit
+
+    def below(self, count: int) -> int:
+        self.nats += math.log(count)
+        return self.rng.randrange(count)
+
+    def pick(self, choices: Weighted) -> int:
+        index = self.rng.choices(choices.indices, cum_weights=choices.cumulative)[0]
+        self.nats += choices.nats[index]
+        return index
+
+
+class Language:
+    """Everything that has to be learned from the text, drawn from `seed`."""
+
+    def __init__(self, seed: str) -> None:
+        rng = self._rng = random.Random(f"{SEED} language {seed}")
+        glyphs = rng.sample(GLYPHS, len(GLYPHS))
+
+        def take(count: int) -> list[str]:
+            return [glyphs.pop() for _ in range(count)]
+
+        self.mark = dict(zip(MARKS, take(len(MARKS)), strict=True))
+        consonants, vowels = take(CONSONANTS), take(VOWELS)
+        letters = consonants + vowels
+        self.capital = dict(zip(letters, take(len(letters)), strict=True))
+        self._sounds(consonants, vowels)
+        self._vocabulary()
+        self._grammar(consonants, vowels)
+        self._sums(take(DIGITS))
+        # Spelling anew: other letters in another order.
+        others = rng.sample(consonants, len(consonants)) + rng.sample(vowels, len(vowels))
+        self.respelt = dict(zip(letters, others, strict=True))
+        self._reordered = rng.choice(REORDERINGS)
+
+    def _sounds(self, consonants: list[str], vowels: list[str]) -> None:
+        rng = self._rng
+        self._plain = consonants, vowels
+        clusters = rng.sample(list(itertools.permutations(consonants, 2)), 5)
+        self._onsets = consonants + ["".join(pair) for pair in clusters[:4]]
+        doubled = rng.sample(list(itertools.permutations(vowels, 2)), 2)
+        self._vowels = vowels + ["".join(pair) for pair in doubled]
+        self._codas = [*rng.sample(consonants, 6), "".join(clusters[4])]
+
+    def _word(self, syllables: int, closed: bool, *, plain: bool = False) -> str:
+        """A word that no other word is."""
+        rng = self._rng
+        onsets, vowels = self._plain if plain else (self._onsets, self._vowels)
         while True:
-            parts = [rng.choice(onsets) + rng.choice(vowels) for _ in range(syllables)]
-            made = "".join(parts) + rng.choice(codas)
-            if made not in seen:
-                seen.add(made)
-                return made
+            word = "".join(rng.choice(onsets) + rng.choice(vowels) for _ in range(syllables))
+            if closed:
+                word += rng.choice(onsets if plain else self._codas)
+            if word not in self._words:
+                self._words.add(word)
+                return word
 
-    lexicon = Lexicon()
-    lexicon.add("noun", [word(rng.choice((1, 2, 2))) for _ in range(500)])
-    lexicon.add("verb", [word(rng.choice((1, 2))) for _ in range(200)])
-    lexicon.add("adjective", [word(2) for _ in range(160)])
-    lexicon.add("name", [word(2).capitalize() for _ in range(120)])
-    lexicon.add("place", [word(3).capitalize() for _ in range(80)])
-    return lexicon
+    def _vocabulary(self) -> None:
+        rng = self._rng
+        self._words: set[str] = set()
+        self.function = {
+            name: self._word(*shape, plain=True) for name, shape in FUNCTION_WORDS.items()
+        }
+        self.words: dict[str, list[str]] = {}
+        self.frequency: dict[str, Weighted] = {}
+        for kind, count in COUNTS.items():
+            shapes: list[tuple[int, bool]] = []
+            while len(shapes) < count:
+                shapes += rng.sample(SHAPES[kind], len(SHAPES[kind]))
+            words = [self._word(*shape) for shape in shapes[:count]]
+            if kind in ("name", "place"):
+                words = [self.capitalised(word) for word in words]
+            self.words[kind] = words
+            self.frequency[kind] = Weighted.zipf(count, rng)
+
+    def _grammar(self, consonants: list[str], vowels: list[str]) -> None:
+        rng = self._rng
+        self.order = rng.sample("svo", 3)
+        self.adjective_first, self.article_first = rng.random() < 0.5, rng.random() < 0.5
+        self.telling = rng.sample(("speaker", "told", "listener"), 3)
+        self.condition_first = rng.random() < 0.5
+        self._noun_affix = rng.choice(vowels) + rng.choice(consonants), rng.random() < 0.5
+        self._verb_affix = rng.choice(consonants), rng.random() < 0.5
+        self.verb_marks_plural = rng.random() < 0.5
+        self.chances = {name: p * rng.uniform(0.9, 1.1) for name, p in CHANCES.items()}
+        shares = rng.sample((0.115, 0.12, 0.13, 0.135), 4)
+        self.kinds = Weighted([0.5, *shares])  # of a document's lines
+
+    def _sums(self, digits: list[str]) -> None:
+        rng = self._rng
+        pairs = ["".join(pair) for pair in itertools.product(digits[: NUMBERS // 10], digits)]
+        # A number is a sign for a place in a cycle; neither follows from the other.
+        self.numbers = rng.sample(pairs, NUMBERS)
+        # Results of the two operations: nothing to compute, each has to be remembered.
+        self.results = [
+            [[rng.randrange(OPERANDS) for _ in range(OPERANDS)] for _ in range(OPERANDS)]
+            for _ in range(2)
+        ]
+
+    def capitalised(self, text: str) -> str:
+        return self.capital.get(text[0], text[0]) + text[1:]
+
+    def plural(self, noun: str) -> str:
+        affix, first = self._noun_affix
+        return affix + noun if first else noun + affix
+
+    def conjugated(self, verb: str, plural: bool) -> str:
+        if plural != self.verb_marks_plural:
+            return verb
+        affix, first = self._verb_affix
+        return affix + verb if first else verb + affix
+
+    def spelt_anew(self, word: str) -> str:
+        return self._reordered("".join(self.respelt[letter] for letter in word))
 
 
 class Writer:
     """Writes documents; every sentence is a small grammar of its own."""
 
-    def __init__(self, rng: random.Random, lexicon: Lexicon) -> None:
-        self.rng = rng
-        self.lexicon = lexicon
+    def __init__(self, language: Language, dice: Dice) -> None:
+        self.language = language
+        self.dice = dice
         self.hero = ""
         self.other = ""
+        self.kinds = (self.story, self.sum, self.ledger, self.counting, self.spelling)
 
     def pick(self, kind: str) -> str:
-        lexicon = self.lexicon
-        return self.rng.choices(lexicon.words[kind], cum_weights=lexicon.cumulative[kind])[0]
+        language = self.language
+        return language.words[kind][self.dice.pick(language.frequency[kind])]
+
+    def chance(self, name: str) -> bool:
+        return self.dice.chance(self.language.chances[name])
+
+    def spaced(self, *words: str) -> str:
+        return self.language.mark["space"].join(word for word in words if word)
 
     def noun_phrase(self, depth: int) -> tuple[str, bool]:
         """A phrase and whether it is plural: the verb, perhaps a clause away, has to agree."""
-        rng = self.rng
-        if depth and rng.random() < 0.3:
-            return rng.choice((self.hero, self.other)), False
-        plural = rng.random() < 0.4
-        adjective = self.pick("adjective") + " " if rng.random() < 0.3 else ""
-        phrase = ("these " if plural else "the ") + adjective + self.pick("noun")
-        phrase += "en" if plural else ""
-        if depth < 2 and rng.random() < 0.25:
-            phrase += f" (that {self.verb_phrase(plural, depth + 1)})"
-        return phrase, plural
+        language, mark = self.language, self.language.mark
+        if depth and self.chance("person as object"):
+            return (self.other if self.dice.below(2) else self.hero), False
+        plural = self.chance("plural")
+        adjective = self.pick("adjective") if self.chance("adjective") else ""
+        noun = self.pick("noun")
+        if plural:
+            noun = language.plural(noun)
+        article = language.function["plural article" if plural else "article"]
+        phrase = [adjective, noun] if language.adjective_first else [noun, adjective]
+        phrase = [article, *phrase] if language.article_first else [*phrase, article]
+        if depth < 2 and self.chance("relative clause"):
+            inner = self.verb_phrase(plural, depth + 1)
+            relative = self.spaced(language.function["relative"], *inner)
+            phrase.append(mark["open"] + relative + mark["close"])
+        return self.spaced(*phrase), plural
 
-    def verb_phrase(self, plural: bool, depth: int) -> str:
-        verb = self.pick("verb") + ("" if plural else "s")
-        if self.rng.random() < 0.25:
-            return verb
-        return f"{verb} {self.noun_phrase(depth + 1)[0]}"
+    def verb_phrase(self, plural: bool, depth: int) -> tuple[str, str]:
+        """Verb and object in the order of the language; without an object one of them is empty."""
+        verb = self.language.conjugated(self.pick("verb"), plural)
+        thing = "" if self.chance("no object") else self.noun_phrase(depth + 1)[0]
+        order = self.language.order
+        return (verb, thing) if order.index("v") < order.index("o") else (thing, verb)
 
     def clause(self) -> str:
-        subject, plural = self.noun_phrase(0)
-        if self.rng.random() < 0.4:
+        if self.chance("person as subject"):
             subject, plural = self.hero, False
-        return f"{subject} {self.verb_phrase(plural, 0)}"
+        else:
+            subject, plural = self.noun_phrase(0)
+        parts = list(self.verb_phrase(plural, 0))
+        parts.insert(self.language.order.index("s"), subject)
+        return self.spaced(*parts)
 
     def story(self) -> str:
+        language, mark = self.language, self.language.mark
         said = self.clause()
-        kind = self.rng.random()
-        if kind < 0.2:
-            return f'{self.hero} told {self.other}, "{said}."'
-        if kind < 0.35:
-            return f"If {said}, then {self.clause()}."
-        return said[0].upper() + said[1:] + "."
+        if self.chance("quotation"):
+            names = {"speaker": self.hero, "told": language.function["told"]}
+            names["listener"] = self.other
+            telling = self.spaced(*(names[part] for part in language.telling))
+            quoted = mark["open_quote"] + said + mark["stop"] + mark["close_quote"]
+            return self.spaced(telling + mark["comma"], quoted)
+        if self.chance("condition"):
+            halves = []
+            for word, clause in (("if", said), ("then", self.clause())):
+                pair = (language.function[word], clause)
+                halves.append(self.spaced(*(pair if language.condition_first else pair[::-1])))
+            return self.spaced(halves[0] + mark["comma"], halves[1]) + mark["stop"]
+        return language.capitalised(said) + mark["stop"]
 
-    def arithmetic(self) -> str:
-        rng = self.rng
-        a, b = rng.randrange(2, 60), rng.randrange(2, 60)
-        if rng.random() < 0.5:
-            return f"{a} + {b} = {a + b}."
-        if rng.random() < 0.5:
-            return f"{a + b} - {b} = {a}."
-        c = rng.randrange(2, 6)
-        return f"({a} + {b}) * {c} = {(a + b) * c}."
+    def sum(self) -> str:
+        language, mark = self.language, self.language.mark
+        numbers, signs = language.numbers, (mark["first_operation"], mark["second_operation"])
+        a, b = self.dice.below(OPERANDS), self.dice.below(OPERANDS)
+        kind = 0 if self.chance("first operation") else 1
+        result = language.results[kind][a][b]
+        written = self.spaced(numbers[a], signs[kind], numbers[b])
+        if self.chance("nested sum"):
+            c = self.dice.below(OPERANDS)
+            written = mark["open"] + written + mark["close"]
+            written = self.spaced(written, signs[1 - kind], numbers[c])
+            result = language.results[1 - kind][result][c]
+        return self.spaced(written, mark["equals"], numbers[result]) + mark["stop"]
 
     def ledger(self) -> str:
-        goods = {self.pick("noun"): self.rng.randrange(2, 40) for _ in range(3)}
-        asked = self.rng.choice(list(goods))
-        entries = ", ".join(f"{name} {count}" for name, count in goods.items())
-        return f"Ledger: {entries}; {asked}? {goods[asked]}."
+        language, mark = self.language, self.language.mark
+        goods = {self.pick("noun"): language.numbers[self.dice.below(NUMBERS)] for _ in range(3)}
+        asked = list(goods)[self.dice.below(len(goods))]
+        separator = mark["comma"] + mark["space"]
+        entries = separator.join(self.spaced(name, count) for name, count in goods.items())
+        title = language.capitalised(language.function["ledger"]) + mark["colon"]
+        question = self.spaced(asked + mark["query"], goods[asked])
+        return self.spaced(title, entries + mark["semicolon"], question) + mark["stop"]
 
     def counting(self) -> str:
-        start, by = self.rng.randrange(1, 40), self.rng.randrange(1, 9)
-        return "Count " + ", ".join(str(start + by * i) for i in range(6)) + "."
+        language, mark = self.language, self.language.mark
+        start, by = self.dice.below(NUMBERS), 1 + self.dice.below(2)
+        places = [(start + by * step) % NUMBERS for step in range(6)]
+        separator = mark["comma"] + mark["space"]
+        counted = separator.join(language.numbers[place] for place in places)
+        word = language.capitalised(language.function["count"])
+        return self.spaced(word, counted) + mark["stop"]
 
     def spelling(self) -> str:
+        language = self.language
         word = self.pick("noun")
-        return f"{word} backwards is {word[::-1]}."
+        anew = language.spelt_anew(word)
+        between = (language.function[name] for name in ("spelt", "spelt, second word"))
+        return self.spaced(word, *between, anew) + language.mark["stop"]
 
     def document(self) -> str:
-        rng = self.rng
+        language = self.language
         self.hero, self.other = self.pick("name"), self.pick("name")
-        kinds: Sequence[Callable[[], str]] = (
-            self.story, self.story, self.story, self.story,
-            self.arithmetic, self.ledger, self.counting, self.spelling,
-        )  # fmt: skip
-        lines = [f"# {self.hero} of {self.pick('place')}"]
-        lines += [rng.choice(kinds)() for _ in range(rng.randrange(6, 14))]
+        title = (language.mark["title"], self.hero, language.function["of"], self.pick("place"))
+        count = 6 + self.dice.below(8)
+        lines = [self.kinds[self.dice.pick(language.kinds)]() for _ in range(count)]
+        lines.insert(0, self.spaced(*title))
         return "\n".join(lines) + "\n\n"
 
 
-def generate(sizes: Sequence[int], seed: int = SEED, key: str = "") -> list[bytes]:
-    """One text per size, of whole documents none of which stands twice anywhere.
+def draw_language(key: str) -> Language:
+    """Return the first language drawn from the key whose pairs of bytes have the usual entropy.
 
-    With a key, all but the first text depend on it, and cannot be made without it.
+    A small training learns pairs of bytes first; this is one difference between keys that can be
+    kept small.
     """
-    lexicon = make_lexicon(random.Random(seed))
-    writer = Writer(random.Random(seed + 1), lexicon)
+    languages = (Language(f"{key} {attempt}") for attempt in itertools.count())
+    low, high = PAIR_NATS
+    return next(language for language in languages if low < _pair_nats(language) < high)
+
+
+def _pair_nats(language: Language) -> float:
+    """The entropy of a byte given the one before, in the statistics of a sample."""
+    writer, sample = Writer(language, Dice(f"{SEED} sample")), ""
+    while len(sample) < SAMPLE_BYTES:
+        sample += writer.document()
+    pairs, firsts = Counter(itertools.pairwise(sample)), Counter(sample[:-1])
+    return sum(
+        -count / len(sample) * math.log(count / firsts[pair[0]]) for pair, count in pairs.items()
+    )
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text of whole documents, the last one cut off.
+
+    `nats_per_byte` is the information in the random choices behind it. No model that has learned
+    the language perfectly is better on average: a text has at most the information of the choices
+    that made it, and less only where different choices write the same.
+    """
+
+    data: bytes
+    nats_per_byte: float
+
+
+def write(sizes: Sequence[int], key: str = "") -> list[Text]:
+    """One text per size, of documents none of which stands twice anywhere.
+
+    Language and texts depend on the key, and cannot be made without it. Each text has random
+    numbers of its own: knowing one, even all of its choices, tells nothing about those of another.
+    """
+    language = draw_language(key)
     seen: set[str] = set()
     texts = []
-    for size in sizes:
-        if key and texts:  # each on its own: what is known of one tells nothing about the other
-            writer = Writer(random.Random(f"{seed} {key} {len(texts)}"), lexicon)
+    for number, size in enumerate(sizes):
+        dice = Dice(f"{SEED} text {number} {key}")
+        writer = Writer(language, dice)
         documents: list[str] = []
-        length = 0
+        length, nats = 0, 0.0
         while length < size:
+            dice.nats = 0.0
             document = writer.document()
             if document not in seen:
                 seen.add(document)
                 documents.append(document)
                 length += len(document)
-        texts.append("".join(documents).encode("ascii")[:size])
+                nats += dice.nats
+        texts.append(Text("".join(documents).encode("ascii")[:size], nats / length))
     return texts
 
 
-def splits(train_bytes: int, held_out_bytes: int, key: str) -> list[bytes]:
+def generate(sizes: Sequence[int], key: str = "") -> list[bytes]:
+    """The texts of `write` alone."""
+    return [text.data for text in write(sizes, key)]
+
+
+def splits(train_bytes: int, held_out_bytes: int, key: str) -> list[Text]:
     """Train, search and sealed, of different documents; the default sizes are checked by hash."""
-    texts = generate((train_bytes, held_out_bytes, held_out_bytes), key=key)
+    texts = write((train_bytes, held_out_bytes, held_out_bytes), key=key)
     if not key and (train_bytes, held_out_bytes) == (TRAIN_BYTES, HELD_OUT_BYTES):
-        found = hashlib.sha256(b"".join(texts)).hexdigest()
+        found = hashlib.sha256(b"".join(text.data for text in texts)).hexdigest()
         if found != EXPECTED:
             raise SystemExit(
                 f"the generated text has hash {found}, expected {EXPECTED}: this Python draws"

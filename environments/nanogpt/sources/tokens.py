@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sources import hub
+from sources import hub  # Assay adds it; by hand: `assay env unpack nanogpt DIR`
 from sources.shards import GPT2_VOCABULARY, ShardWriter
 
 END_OF_TEXT = 50_256

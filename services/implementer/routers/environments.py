@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from assay.contracts.base import Name, Page, Request, Seed, ShortName
+from assay.contracts.base import Items, Name, Page, Request, Seed, ShortName
 from assay.contracts.environment import BaselineBody, CodebaseFiles, EnvironmentBody
 from assay.environments.catalog import Environment
 from assay.storage import batches, schema
@@ -26,7 +26,7 @@ class BaselineRequest(Request):
     """Measure the unmodified codebase on these seeds; those already measured are kept."""
 
     profile: Name
-    seeds: list[Seed] = Field([0, 1, 2, 3, 4], min_length=1, max_length=64)
+    seeds: Items[Seed] = Field([0, 1, 2, 3, 4], min_length=1, max_length=64)
     hardware_class: ShortName | None = None
 
 

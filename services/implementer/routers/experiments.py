@@ -213,6 +213,7 @@ def result(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> Resul
             metric=body.metric,
             reward=body.reward,
             comparison=body.comparison,
+            used=body.used,
             promotable=bool(bodies) and all(m.promotable for m in bodies),
             measurements=bodies,
             artifacts=_artifacts(session, rows),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -17,15 +17,32 @@ from assay.contracts.batch import (
     IdeaBody,
     RepairBody,
     SimilarBody,
+    UsedBody,
 )
 from assay.contracts.environment import MetricSpec
 from assay.domain.metrics import Sample, compare, improvement, mean, reward
-from assay.domain.rounding import shown, shown_metrics, shown_or_none, whole
+from assay.domain.rounding import (
+    shown,
+    shown_metrics,
+    shown_or_none,
+    shown_provenance,
+    whole,
+)
 from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState
+from assay.domain.usage import mean_usage
 from assay.storage import caps, disclosure, environments, measurements, repairs, schema
 from assay.storage.rows import get
 
 _TERMINAL = {s.value for s in TERMINAL_EXPERIMENT}
+#: Fields of `UsedBody` by the facts that workers report.
+_USAGE = {
+    "compute": "train_compute",
+    "evaluation_compute": "evaluation_compute",
+    "seconds": "train_wall",
+    "memory": "train_memory",
+    "artifact": "train_artifact",
+    "parameters": "train_parameters",
+}
 
 
 @dataclass(frozen=True)
@@ -92,6 +109,7 @@ class _Measured(NamedTuple):
     shown_metric: float | None
     metrics: dict[str, float] | None
     seconds: float | None
+    provenance: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -124,6 +142,7 @@ class _Related:
                 disclosure.SHOWN_METRIC,
                 schema.Result.metrics,
                 schema.Result.seconds,
+                schema.Result.provenance,
             )
             .outerjoin(schema.Result, schema.Result.measurement_id == link.measurement_id)
             .join(schema.Measurement, schema.Measurement.id == link.measurement_id)
@@ -218,11 +237,24 @@ def _body(row: schema.Experiment, yardstick: Yardstick, related: _Related) -> Ex
         confirmed=shown(mean(confirmed)) if succeeded and confirmed else None,
         reward=reward(yardstick.metric.reward, metric),
         comparison=yardstick.compare(values, metric) if succeeded else None,
+        used=_used(measured, yardstick.metric.name) if succeeded else None,
         seconds=sum(map(whole, seconds)) if seconds else None,
         shared_with=[twin for twin in twins if twin != row.id],
         created_at=row.created_at,
         finished_at=row.finished_at,
     )
+
+
+def _used(measured: Sequence[_Measured], metric: str) -> UsedBody | None:
+    """The mean of what the measurements show, so that it tells no more than they do."""
+    provenances = [
+        shown_provenance(m.provenance, m.metrics or {}, metric) for m in measured if m.provenance
+    ]
+    found = mean_usage(provenances)
+    if not found:
+        return None
+    shown_usage = shown_provenance(found, {}, metric)
+    return UsedBody(**{name: shown_usage.get(fact) for name, fact in _USAGE.items()})
 
 
 def idea_body(row: schema.Idea) -> IdeaBody:

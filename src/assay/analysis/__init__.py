@@ -15,6 +15,7 @@ from assay.analysis.text import (
     format_change,
     format_number,
     format_seconds,
+    format_used,
     idea_title,
     worn_note,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "format_change",
     "format_number",
     "format_seconds",
+    "format_used",
     "idea_title",
     "rank",
     "worn_note",

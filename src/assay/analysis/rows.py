@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from assay.analysis.text import (
     format_change,
+    format_multiple,
     format_number,
     format_seconds,
     idea_title,
@@ -35,6 +36,7 @@ class ExperimentRow:
     confirmed: str
     change: str
     verdict: str
+    compute: str
     time: str
 
 
@@ -96,6 +98,7 @@ def experiment_rows(
                 confirmed=format_number(experiment.confirmed),
                 change=format_change(comparison),
                 verdict=comparison.verdict.replace("_", " ") if comparison else "–",
+                compute=format_multiple(experiment.used.compute if experiment.used else None),
                 time=format_seconds(experiment.seconds),
             )
         )

@@ -57,10 +57,11 @@ def experiment_table(
     title: str | None = None,
     width: int = 200,
 ) -> Table:
-    """Ranked experiments: idea, state, metric, change against the baseline, verdict, time.
+    """Ranked experiments: idea, state, metric, change against the baseline, verdict, what it
+    used beside the baseline, time.
 
     Where there is a confirmed metric, which then ranks, it stands beside the other. `width`
-    is what the table may take; a narrow one leaves out ids, then the verdict in words.
+    is what the table may take; a narrow one leaves out ids, then compute and the verdict in words.
     """
     experiments = list(experiments)
     columns = {"#": "rank", "idea": "title", "state": "state", metric: "metric"}
@@ -69,10 +70,12 @@ def experiment_table(
     columns["change vs baseline"] = "change"
     if width >= _VERDICT_WIDTH:
         columns["verdict"] = "verdict"
+        if any(e.used is not None for e in experiments):
+            columns["compute"] = "compute"
     columns["time"] = "time"
     if width >= _ID_WIDTH:
         columns["id"] = "experiment"
-    made = table(*columns, title=title, right=["#", metric, "sealed", "time"])
+    made = table(*columns, title=title, right=["#", metric, "sealed", "compute", "time"])
     for row in experiment_rows(experiments, direction):
         values = [getattr(row, name) for name in columns.values()]
         made.add_row(*(cell("–" if value is None else value) for value in values))

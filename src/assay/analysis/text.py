@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import re
 
-from assay.contracts.batch import ComparisonBody
+from assay.contracts.batch import ComparisonBody, UsedBody
 from assay.contracts.environment import EnvironmentBody
 
 # C0 and C1 controls but for tab and newline, and the characters that reorder displayed text.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_HEADING = re.compile(r"^[\s>*#_`\d.)]*\[Experiment\][*_`:]*\s*", re.IGNORECASE)
-_CHANGES = re.compile(r"[*_`#]*\[Code Changes\]", re.IGNORECASE)
+_HEADING = re.compile(r"^[\s>*#_`\d.)]*+\[Experiment\][*_`:]*+\s*+", re.IGNORECASE)
+_CHANGES = re.compile(r"\[Code Changes\]", re.IGNORECASE)
 
 
 def clean(text: str) -> str:
@@ -29,7 +29,9 @@ def one_line(text: str, width: int) -> str:
 def idea_title(text: str, width: int = 60) -> str:
     """A short name for an idea: its first line, without the `[Experiment]` heading."""
     for line in clean(text).splitlines():
-        stripped = _CHANGES.split(_HEADING.sub("", line))[0].strip()
+        heading, *rest = _CHANGES.split(_HEADING.sub("", line), maxsplit=1)
+        # Stripped here because a pattern that begins with the decoration takes quadratic time.
+        stripped = (heading.rstrip("*_`#") if rest else heading).strip()
         if stripped:
             return one_line(stripped, width)
     return "(empty)"
@@ -55,6 +57,26 @@ def format_change(comparison: ComparisonBody | None) -> str:
     if comparison.standard_error is None or comparison.sigmas is None:
         return f"{change} (spread unknown)"
     return f"{change} ± {comparison.standard_error:.4f} ({comparison.sigmas:+.1f}σ)"
+
+
+def format_multiple(value: float | None) -> str:
+    """`1.2 x`: how many times the baseline's."""
+    return "–" if value is None else f"{value:.2g} x" if value < 100 else f"{value:.0f} x"
+
+
+def format_used(used: UsedBody | None) -> str:
+    """What a result used beside the baseline, `compute 1.2 x, memory 1 x` say; else empty."""
+    if used is None:
+        return ""
+    named = {
+        "compute": used.compute,
+        "compute of the evaluation": used.evaluation_compute,
+        "memory": used.memory,
+        "parameters (as stated)": used.parameters,
+        "artifact": used.artifact,
+        "seconds": used.seconds,
+    }
+    return ", ".join(f"{name} {format_multiple(v)}" for name, v in named.items() if v is not None)
 
 
 def format_seconds(seconds: float | None) -> str:

@@ -75,6 +75,7 @@ def write_baseline(
         "spread": body.spread,
         "values": body.values,
         "seeds": body.seeds,
+        "environment": environment.id,
         "codebase": environment.codebase_hash,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }

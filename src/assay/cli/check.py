@@ -47,6 +47,8 @@ def check_environment(folder: Path, profile: str | None, *, prepare: bool) -> It
         yield _knob(knob, files)
     for recipe in environment.manifest.recipes:
         yield _recipe(recipe, files)
+    if environment.manifest.vendored:
+        yield Finding("vendored", True, _listed(list(environment.manifest.vendored)))
     yield _evaluator(folder / "evaluator" / "evaluate.py")
     if prepare:
         yield _prepares(environment, profile or smallest_profile(environment))

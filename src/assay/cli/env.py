@@ -115,6 +115,27 @@ def prepare(
 
 @app.command()
 @command
+def unpack(
+    context: typer.Context,
+    name: Name,
+    folder: Annotated[Path, typer.Argument(help="Where to; it must not be there.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write all files of an environment, those that Assay adds included, to run them by hand.
+    Example: assay env unpack nanogpt /tmp/nanogpt"""
+    from assay.environments import Catalog
+    from assay.environments.bundle import write_tree
+
+    out = root(context).output(as_json)
+    environment = Catalog().get(name)
+    if folder.exists():
+        raise InvalidInput(f"{folder} is there already; name a folder that is not")
+    write_tree(environment.files, folder)
+    out.changed(environment.id, f"unpacked: {folder}", detail={"folder": str(folder)})
+
+
+@app.command()
+@command
 def check(
     context: typer.Context,
     folder: Annotated[str, typer.Argument(help="A folder, or the name of an environment.")],

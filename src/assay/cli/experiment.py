@@ -163,7 +163,7 @@ def curves(
 def result(context: typer.Context, experiment: Experiment, as_json: AsJson = False) -> None:
     """Show the sealed result.  Example: assay experiment result exp_01k8… --json"""
     from assay.analysis.tables import cell, table
-    from assay.analysis.text import format_change, format_number
+    from assay.analysis.text import format_change, format_number, format_used
 
     out = root(context).output(as_json)
     with root(context).client() as client:
@@ -181,6 +181,8 @@ def result(context: typer.Context, experiment: Experiment, as_json: AsJson = Fal
         f"{body.metric_name} {format_number(body.metric)} ({body.direction}), "
         f"change {format_change(body.comparison)}, reward {format_number(body.reward)}"
     )
+    if used := format_used(body.used):
+        line += f"\nbeside the baseline: {used}"
     if not body.promotable:
         line += "\nMeasured without isolation: a claim, not a result to compare with others."
     out.data(body, line, made, files)
@@ -211,7 +213,13 @@ def cancel(
 
 
 def _describe(body: ExperimentBody) -> str:
-    from assay.analysis.text import clean, format_change, format_number, format_seconds
+    from assay.analysis.text import (
+        clean,
+        format_change,
+        format_number,
+        format_seconds,
+        format_used,
+    )
 
     lines = [
         f"{body.id}: {body.state} (idea {body.position} of {body.batch})",
@@ -219,6 +227,8 @@ def _describe(body: ExperimentBody) -> str:
         f"change {format_change(body.comparison)}, reward {format_number(body.reward)}",
         f"took {format_seconds(body.seconds)}",
     ]
+    if used := format_used(body.used):
+        lines.append(f"beside the baseline: {used}")
     if body.failure is not None:
         failure = body.failure
         lines.append(f"failed at {failure.stage} ({failure.code}): {clean(failure.message)}")

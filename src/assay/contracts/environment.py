@@ -17,8 +17,14 @@ Passage = Annotated[Text, Field(max_length=256 << 10)]
 Argument = Annotated[Text, Field(max_length=4_000)]
 #: A year: more than any budget, and little enough to add to a date.
 Seconds = Annotated[float, Field(gt=0, le=366 * 86_400, allow_inf_nan=False)]
+#: How many times as much as the baseline.
+Multiple = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 Gigabytes = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 _MAX_COUNT = 2**53
+
+
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 class Manifest(BaseModel):
@@ -67,6 +73,29 @@ class Budget(Manifest):
     )
     tokens: int | None = Field(None, gt=0, le=_MAX_COUNT)
     steps: int | None = Field(None, gt=0, le=_MAX_COUNT)
+    # A process that knows no such caps refuses the keys, so they are stored only where given.
+    compute: Multiple | None = Field(
+        None,
+        exclude_if=_is_none,
+        description="CPU time of training at most, as a multiple of the baseline's on that host.",
+    )
+    evaluation_compute: Multiple | None = Field(
+        None,
+        exclude_if=_is_none,
+        description="CPU time of the predictors at most, as a multiple of the baseline's.",
+    )
+    artifact: Multiple | None = Field(
+        None,
+        exclude_if=_is_none,
+        description="Bytes of the artifact at most, as a multiple of the baseline's.",
+    )
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether any cap is a multiple of what the baseline uses."""
+        return any(
+            cap is not None for cap in (self.compute, self.evaluation_compute, self.artifact)
+        )
 
 
 class Profile(Manifest):
@@ -77,8 +106,20 @@ class Profile(Manifest):
     gpus: int = Field(0, ge=0, le=1 << 20)
     memory_gb: Gigabytes = 2.0
     disk_gb: Gigabytes = Field(0.5, description="What training may write; also its artifact.")
+    bound: Number | None = Field(
+        None, exclude_if=_is_none, description="In place of `bound` of the metric."
+    )
     budget: Budget
     config: JsonObject = {}
+
+    @model_validator(mode="after")
+    def _compute_without_gpus(self) -> Profile:
+        if self.gpus and self.budget.is_relative:
+            raise ValueError(
+                "budget: compute, evaluation_compute and artifact are for profiles with gpus = 0; "
+                "a profile with GPUs is held to its wall clock: remove them"
+            )
+        return self
 
     @property
     def memory_bytes(self) -> int:
@@ -150,12 +191,18 @@ class EnvironmentManifest(Manifest):
     title: Message
     problem: Passage
     metric: MetricSpec
+    # A process that knows no such key refuses it, so it is stored only where it says something.
+    vendored: tuple[FileName, ...] = Field(
+        (),
+        max_length=100,
+        exclude_if=lambda names: not names,
+        description="Files that Assay adds to the folder, by their path in it. Protected.",
+    )
     codebase: CodebaseSpec = CodebaseSpec()
     entry_points: EntryPoints
-    profiles: Annotated[dict[Name, Profile], Named()] = Field(max_length=1_000)
-    # A process that knows no smokes refuses the key, so it is stored only where it says something.
+    profiles: Annotated[dict[Name, Profile], Named(1_000)]
+    # The same holds for these keys.
     smoke: SmokeSpec = Field(SmokeSpec(), exclude_if=lambda smoke: smoke == SmokeSpec())
-    # The same holds for this key.
     held_out_bits: int = Field(
         DEFAULT_BITS,
         gt=0,

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from assay.contracts.base import (
     BASE64,
     MAX_INTEGER,
+    Items,
     JsonObject,
     Message,
     Name,
@@ -41,8 +42,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", min_length=64, max_leng
 #: Name → number. A worker keeps 64 of a line of the codebase's metrics file.
 Values = Annotated[
     dict[Annotated[Text, Field(min_length=1, max_length=200)], Number],
-    Field(max_length=MAX_VALUES),
-    Named(),
+    Named(MAX_VALUES),
 ]
 
 
@@ -72,11 +72,11 @@ class WorkerRegistration(Request):
     hardware_class: ShortName
     sandbox: ShortName
     isolated: bool
-    guarantees: Annotated[dict[ShortName, bool], Named()] = Field({}, max_length=64)
+    guarantees: Annotated[dict[ShortName, bool], Named(64)] = {}
     info: JsonObject = {}
-    devices: list[Device] = Field([], max_length=MAX_DEVICES)
+    devices: Items[Device] = Field([], max_length=MAX_DEVICES)
     version: Text = Field("", max_length=64, description="Of the worker's software.")
-    adopted: list[HeldAttempt] = Field(
+    adopted: Items[HeldAttempt] = Field(
         [],
         max_length=MAX_HELD,
         description="Attempts of the old incarnation that still run and are looked after.",
@@ -149,7 +149,7 @@ class SyncRequest(Request):
         description="Counts up with every sync of a process, so that a late one is known to be "
         "old; 0 from workers that do not count.",
     )
-    held: list[HeldAttempt] = Field([], max_length=MAX_HELD)
+    held: Items[HeldAttempt] = Field([], max_length=MAX_HELD)
     draining: bool = False
     usable_gpus: int | None = Field(
         None, ge=0, le=1 << 20, description="GPUs in good health; without it, all."
@@ -214,7 +214,7 @@ class LeaseRequest(Request):
 class ClaimRequest(LeaseRequest):
     """An attempt is taken, with the GPUs it will use."""
 
-    devices: list[ShortName] = Field([], max_length=MAX_DEVICES)
+    devices: Items[ShortName] = Field([], max_length=MAX_DEVICES)
 
 
 class SystemPoint(Request):
@@ -249,9 +249,9 @@ class ProgressRequest(LeaseRequest):
     """New log bytes and points, and how far the attempt is. Repeating changes nothing."""
 
     state: Literal["running", "finalizing"] | None = None
-    logs: list[LogPiece] = Field([], max_length=MAX_PIECES)
-    points: list[Point] = Field([], max_length=MAX_POINTS)
-    system: list[SystemPoint] = Field([], max_length=MAX_POINTS)
+    logs: Items[LogPiece] = Field([], max_length=MAX_PIECES)
+    points: Items[Point] = Field([], max_length=MAX_POINTS)
+    system: Items[SystemPoint] = Field([], max_length=MAX_POINTS)
 
 
 class UploadRequest(LeaseRequest):
@@ -291,9 +291,9 @@ class FailureReport(Request):
 class FinishRequest(LeaseRequest):
     """The end of an attempt, with its last log bytes and curve points."""
 
-    logs: list[LogPiece] = Field([], max_length=MAX_PIECES)
-    points: list[Point] = Field([], max_length=MAX_POINTS)
-    system: list[SystemPoint] = Field([], max_length=MAX_POINTS)
+    logs: Items[LogPiece] = Field([], max_length=MAX_PIECES)
+    points: Items[Point] = Field([], max_length=MAX_POINTS)
+    system: Items[SystemPoint] = Field([], max_length=MAX_POINTS)
     state: Literal["succeeded", "failed", "cancelled"]
     failure: FailureReport | None = None
     infrastructure: bool = Field(
@@ -301,7 +301,7 @@ class FinishRequest(LeaseRequest):
     )
     metrics: Values = {}
     provenance: JsonObject = {}
-    artifacts: list[ManifestEntry] = Field([], max_length=MAX_ARTIFACTS)
+    artifacts: Items[ManifestEntry] = Field([], max_length=MAX_ARTIFACTS)
     started: bool = Field(False, description="Whether the codebase was started at all.")
     seconds: float | None = Field(
         None, ge=0, le=1e9, description="Wall clock of training and evaluation."

@@ -26,6 +26,8 @@ VERDICT_BITS = 2
 #: Numbers taken before the codebase's output met held-out data.
 _TRAINING = "train_"
 _SECONDS, _BYTES, _RESCORED = "_seconds", "_bytes", "rescored"
+#: What predictors used beside the baseline's. They choose it while they see held-out data.
+_EVALUATION_COMPUTE = "evaluation_compute"
 _MIB = 1 << 20
 
 
@@ -89,8 +91,9 @@ def shown_provenance(
 ) -> dict[str, Any]:
     """Return a result's provenance as it is shown.
 
-    Seconds are whole, bytes are whole MiB, `rescored` is rounded as `metric` is, and any other
-    number that is not an integer has four significant digits.
+    Seconds are whole, bytes are whole MiB, `rescored` is rounded as `metric` is,
+    `evaluation_compute` has two digits at most, and any other number that is not an integer has
+    four significant digits.
     """
     return {key: _shown_fact(key, value, metrics, metric) for key, value in provenance.items()}
 
@@ -106,6 +109,8 @@ def _shown_fact(key: str, value: Any, metrics: Mapping[str, Any], metric: str) -
         return value
     if key.endswith(_SECONDS):
         return whole(value)
+    if key == _EVALUATION_COMPUTE:
+        return _rounded(value, _coarse(value))
     if key == _RESCORED:
         return _rounded(
             value, max(_step(metrics, metric, _standard_errors(metrics)), resolution(value))
@@ -174,8 +179,19 @@ def _fact_bits(facts: Mapping[str, Any], metrics: Mapping[str, Any], metric: str
         if isinstance(value, Mapping):
             yield from _fact_bits(value, metrics, metric)
         elif isinstance(value, float) and not key.startswith(_TRAINING):
-            coarse = Decimal(1) if key.endswith(_SECONDS) else resolution(value)
-            yield bits_of(value, coarse)
+            yield bits_of(value, _fact_step(key, value))
+
+
+def _fact_step(key: str, value: float) -> Decimal:
+    """The step to which a fact that is not `rescored` was rounded."""
+    if key.endswith(_SECONDS):
+        return Decimal(1)
+    return _coarse(value) if key == _EVALUATION_COMPUTE else resolution(value)
+
+
+def _coarse(value: float) -> Decimal:
+    """A tenth, or the step of the second significant digit where that is coarser."""
+    return max(Decimal("0.1"), Decimal(1).scaleb(0 if value == 0 else _exponent(value) - 1))
 
 
 def _standard_errors(metrics: Mapping[str, Any]) -> dict[str, float]:

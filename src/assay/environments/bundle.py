@@ -80,13 +80,12 @@ def write_tree(files: Mapping[str, bytes], folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Bundle:
-    """An environment folder as one content-addressed archive."""
+    """The files of an environment as one content-addressed archive."""
 
     sha256: str
     data: bytes
 
     @classmethod
-    def of(cls, folder: Path) -> Bundle:
-        """Pack a folder. The hash is that of the tree, not of the archive."""
-        files = read_tree(folder)
+    def of(cls, files: Mapping[str, bytes]) -> Bundle:
+        """Pack the files. The hash is that of the tree, not of the archive."""
         return cls(tree_hash(files), pack_tree(files))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,8 @@ from pydantic import ValidationError
 from assay.contracts.environment import EnvironmentManifest, Profile
 from assay.domain.errors import FieldError, InvalidInput, NotFound, Unavailable
 from assay.domain.hashing import text_tree_hash, tree_hash
-from assay.environments.bundle import read_tree
+from assay.environments.bundle import read_tree, write_tree
+from assay.environments.vendored import vendored_files
 
 MANIFEST = "environment.toml"
 BASELINES = "baseline.json"
@@ -40,13 +42,18 @@ def default_folders() -> list[Path]:
 
 @dataclass(frozen=True)
 class Environment:
-    """A research problem as it stands on disk."""
+    """A research problem as it stands on disk.
+
+    `unpacked`: the folder came out of a bundle and is complete. To another one `files` adds what
+    its manifest calls `vendored`.
+    """
 
     folder: Path
     manifest: EnvironmentManifest
+    unpacked: bool = False
 
     @classmethod
-    def load(cls, folder: Path) -> Environment:
+    def load(cls, folder: Path, *, unpacked: bool = False) -> Environment:
         """Read and check a folder.
 
         Raises:
@@ -70,7 +77,7 @@ class Environment:
             )
             text = "; ".join(f"{f.pointer}: {f.message}" for f in fields)
             raise InvalidInput(f"{path}: {text}", fields=fields) from None
-        environment = cls(folder, manifest)
+        environment = cls(folder, _protecting_vendored(manifest), unpacked)
         environment._check_folder()
         return environment
 
@@ -78,6 +85,25 @@ class Environment:
         for needed in ("codebase", "evaluator/evaluate.py", "prepare.py"):
             if not (self.folder / needed).exists():
                 raise InvalidInput(f"{self.folder}: {needed} is missing")
+        if not self.unpacked:  # a bundle holds the files as they were when it was packed
+            self._check_vendored()
+
+    def _check_vendored(self) -> None:
+        known = vendored_files()
+        for name in self.manifest.vendored:
+            if name not in known:
+                raise InvalidInput.field(
+                    "/vendored",
+                    f"{self.folder / MANIFEST}: vendored: Assay has no file {name!r}; it has: "
+                    f"{', '.join(known)}",
+                )
+            own = self.folder / name
+            with _reading():
+                if own.is_symlink() or (own.exists() and own.read_bytes() != known[name]):
+                    raise InvalidInput(
+                        f"{own}: {name} is `vendored` in {MANIFEST}, so Assay adds it, and this "
+                        "one is different. Delete it; or keep it and take it off that list"
+                    )
 
     @property
     def name(self) -> str:
@@ -89,17 +115,38 @@ class Environment:
         return f"{self.name}@{self.content_hash[:12]}"
 
     @cached_property
-    def content_hash(self) -> str:
+    def files(self) -> dict[str, bytes]:
+        """Every file, by its path in the folder, and those that Assay adds."""
         with _reading():
             files = read_tree(self.folder)
-        return tree_hash({n: c for n, c in files.items() if n not in NOT_HASHED})
+        if self.unpacked:
+            return files
+        return files | {name: vendored_files()[name] for name in self.manifest.vendored}
+
+    @cached_property
+    def content_hash(self) -> str:
+        return tree_hash({n: c for n, c in self.files.items() if n not in NOT_HASHED})
 
     @cached_property
     def codebase(self) -> dict[str, str]:
         """The text files of the baseline codebase, by name."""
-        with _reading():
-            files = read_tree(self.folder / "codebase")
-        return {name: content.decode() for name, content in files.items()}
+        prefix = "codebase/"
+        return {
+            name.removeprefix(prefix): content.decode()
+            for name, content in self.files.items()
+            if name.startswith(prefix)
+        }
+
+    @contextmanager
+    def complete_folder(self) -> Iterator[Path]:
+        """A folder that holds all of `files`: this one, or a copy that goes with the block."""
+        if all((self.folder / name).exists() for name in self.manifest.vendored):
+            yield self.folder
+            return
+        with tempfile.TemporaryDirectory(prefix=f"assay-{self.name}-") as scratch:
+            folder = Path(scratch) / self.name
+            write_tree(self.files, folder)
+            yield folder
 
     @property
     def codebase_hash(self) -> str:
@@ -135,6 +182,15 @@ class Environment:
         with _reading():
             data: Mapping[str, Any] = json.loads(path.read_text())
         return data
+
+
+def _protecting_vendored(manifest: EnvironmentManifest) -> EnvironmentManifest:
+    """The manifest with the vendored files of its codebase among those no diff may touch."""
+    spec, prefix = manifest.codebase, "codebase/"
+    added = tuple(n.removeprefix(prefix) for n in manifest.vendored if n.startswith(prefix))
+    more = tuple(name for name in added if name not in spec.protected)
+    protecting = spec.model_copy(update={"protected": (*spec.protected, *more)})
+    return manifest.model_copy(update={"codebase": protecting})
 
 
 class Catalog:

@@ -61,23 +61,24 @@ def _prepare(environment: Environment, profile: str, target: Path, key: str) -> 
     unfinished = target.with_name(f"{target.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-B",
-            str((environment.folder / "prepare.py").resolve()),
-            "--profile",
-            profile,
-            "--out",
-            str(unfinished.resolve()),
-        ],
-        cwd=environment.folder,
-        env=os.environ | {HELD_OUT_KEY: key},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    with environment.complete_folder() as folder:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-B",
+                str((folder / "prepare.py").resolve()),
+                "--profile",
+                profile,
+                "--out",
+                str(unfinished.resolve()),
+            ],
+            cwd=folder,
+            env=os.environ | {HELD_OUT_KEY: key},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
     missing = [s for s in SPLITS if not (unfinished / s).is_dir()]
     if done.returncode != 0 or missing:
         what = f"exit code {done.returncode}" if done.returncode else f"no {missing[0]}/ folder"

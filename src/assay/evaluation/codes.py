@@ -20,6 +20,7 @@ class InvalidCode(StrEnum):
     LEAK = "leak"
     INCONSISTENT = "inconsistent"
     FOOLED = "fooled"
+    COMPUTE_EXCEEDED = "compute_exceeded"
     EVALUATOR_ERROR = "evaluator_error"
 
 
@@ -91,6 +92,11 @@ class Rejection(Enum):
         "Too many answers are judged right against references of other questions: they forge their"
         " marks, or the grader accepts anything.",
     )
+    COMPUTE_EXCEEDED = (
+        InvalidCode.COMPUTE_EXCEEDED,
+        "The predictor used more processor time than the profile allows beside the baseline's"
+        " (`evaluation_compute`). Train in the training: what counts is the model it leaves.",
+    )
     EVALUATOR_ERROR = (
         InvalidCode.EVALUATOR_ERROR,
         "The evaluator failed. The log of the worker says how.",
@@ -109,6 +115,11 @@ class Rejection(Enum):
         InvalidCode.PREDICTOR_DIED,
         "The predictor used up its time. Make prediction faster; evaluation_seconds of the profile"
         " is the limit.",
+    )
+    NOT_READY = (
+        InvalidCode.MALFORMED_FRAME,
+        "The predictor's first frame is not `ready`. Start `assay_predictor.py`, or write that"
+        " frame as docs/environments.md describes.",
     )
     LARGE_HEADER = (
         InvalidCode.OVERSIZED,

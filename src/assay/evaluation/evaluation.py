@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from assay.evaluation import artifact as artifacts
 from assay.evaluation.checkpoints import FOLDER, Checkpoint
 from assay.evaluation.codes import InvalidAnswer, InvalidCode, Rejection
+from assay.evaluation.usage import CpuSeconds
 from assay.sandbox import Limits, SandboxError, SandboxSettings
 
 #: The service refuses a larger metric: sums and squares of it would not be finite.
@@ -95,7 +96,8 @@ class EvaluationFailure:
 
 @dataclass(frozen=True)
 class EvaluationOutcome:
-    """Either metrics or a failure. `cpu_seconds` count the evaluator and its predictors.
+    """Either metrics or a failure. `cpu_seconds` count the evaluator and its predictors,
+    `code_cpu_seconds` what predictors used of it after they were ready: the codebase's own part.
 
     `keep` names the checkpoints that are worth storing.
     """
@@ -104,6 +106,7 @@ class EvaluationOutcome:
     failure: EvaluationFailure | None
     seconds: float
     cpu_seconds: float
+    code_cpu_seconds: float = 0.0
     keep: tuple[str, ...] = ()
 
 
@@ -113,8 +116,13 @@ class Evaluation:
 
     request: EvaluationRequest
     deadline: float
-    predictor_cpu_seconds: list[float] = field(default_factory=list)
+    cpu: CpuSeconds = field(default_factory=CpuSeconds)
     kept: set[str] = field(default_factory=set)
+
+    @property
+    def predictor_cpu_seconds(self) -> list[float]:
+        """CPU seconds of every predictor and grader that ended."""
+        return self.cpu.total
 
     @property
     def artifact(self) -> Path:
@@ -222,7 +230,7 @@ class Evaluation:
             start_seconds=request.seconds / 2,
             hidden=artifacts.CURVE_FILE if checkpoint is None else "",
         )
-        return open_predictor(settings, self.predictor_cpu_seconds)
+        return open_predictor(settings, self.cpu)
 
     def score_language_model(
         self,
@@ -254,13 +262,19 @@ class Evaluation:
         batch: int = 16,
         seconds: float | None = None,
         checkpoint: str | None = None,
+        predictor: Predictor | None = None,
     ) -> tuple[str | None, ...]:
-        """The predictor's completions of `questions`, None for missing ones; see `questions`."""
+        """The predictor's completions of `questions`, None for missing ones; see `questions`.
+
+        `predictor` is a running predictor, which keeps running afterwards. Without it, a fresh one
+        is started with `checkpoint`.
+        """
         from assay.evaluation.questions import ask_questions
 
         rng = self.artifact_rng(f"questions {checkpoint or ''}")
+        started = contextlib.nullcontext(predictor) if predictor else None
         return ask_questions(
-            lambda: self.predictor(checkpoint),
+            lambda: started or self.predictor(checkpoint),
             questions,
             rng,
             max_bytes=max_bytes,
@@ -296,7 +310,7 @@ class Evaluation:
             pair_bytes=memory_bytes // 2,
         )
         return grade(
-            lambda: open_grader(settings, self.predictor_cpu_seconds),
+            lambda: open_grader(settings, self.cpu),
             answers,
             references,
             self.artifact_rng("grading"),
@@ -404,7 +418,8 @@ def evaluate_artifact(request: EvaluationRequest) -> EvaluationOutcome:
         metrics=metrics,
         failure=failure,
         seconds=time.monotonic() - started,
-        cpu_seconds=time.process_time() - cpu_started + sum(run.predictor_cpu_seconds),
+        cpu_seconds=time.process_time() - cpu_started + sum(run.cpu.total),
+        code_cpu_seconds=sum(run.cpu.answering),
         keep=tuple(sorted(run.kept)),
     )
 

@@ -3,6 +3,7 @@
 A frame is `b"ASSY"`, the header's length (u32, little-endian), the header (a JSON object with
 `seq`, `op`, `arrays: [{"name", "dtype", "shape"}]` and further fields), then the bytes of each
 array in that order, C-contiguous and little-endian. One question, one answer with the same `seq`.
+Before the first question a predictor sends `{"op": "ready"}` (see `launch`).
 
 What is expected of an answer is known before it is read, so a header can be judged before a single
 byte of its arrays is accepted: nothing is allocated because an untrusted program asked for it.
@@ -75,6 +76,17 @@ def check_header(raw: bytes | bytearray, seq: int, expected: Expected) -> list[s
     for array in arrays:
         _check_array(array, *expected[array["name"]])
     return [str(name) for name in names]
+
+
+def check_ready(raw: bytes | bytearray) -> None:
+    """Refuse the header of a first frame that is not `ready`, or says that arrays follow.
+
+    Raises:
+        InvalidAnswer: `malformed_frame`.
+    """
+    header = _parse(raw)
+    if header.get("op") != "ready" or header.get("arrays", []) != []:
+        raise InvalidAnswer(Rejection.NOT_READY)
 
 
 def array_bytes(dtype: str, shape: tuple[int, ...]) -> int:

@@ -6,9 +6,11 @@ sample of M positions is also asked sealed. With s the sealed losses and p those
 
     loss = mean of p over all positions + mean of (s - p) over the sample
 
-is unbiased for the sealed loss whatever the program does, because the sample is uniform, secret,
-and unknown to the instance that answers the pass: the two share nothing. For an honest model s - p
-is numerical noise, so the loss is as precise as the pass.
+is unbiased for the sealed loss if the sample, which is uniform and secret, is unknown to the
+instance that answers the pass. The two share no file and never live at once, but they run on one
+kernel. What its counters carry from one to the other is blurred (`assay.sandbox.counters`); b bits
+gain about b · ln 2 · g / M (g: see below). For an honest model s - p is numerical noise, so the
+loss is as precise as the pass.
 
 A correction that is right on average can still be lucky. So the evaluation is refused where s and
 p disagree (see `Tolerances`), and what is left to luck is bounded (arithmetic in

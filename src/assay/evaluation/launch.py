@@ -17,6 +17,7 @@ from typing import Any
 from assay.evaluation.channel import Channel
 from assay.evaluation.codes import InvalidAnswer, Rejection
 from assay.evaluation.predictor import Predictor
+from assay.evaluation.usage import CpuSeconds
 from assay.evaluation.words import LastWords, last_words
 from assay.sandbox import (
     Exit,
@@ -70,6 +71,12 @@ class _Running:
     handle: Handle | None = None
     exit: Exit | None = None
     error: BaseException | None = None
+    ready_at: float | None = None
+    """CPU seconds when it said that it was ready."""
+
+    def used_cpu_seconds(self) -> float:
+        """CPU seconds of the program until now."""
+        return 0.0 if self.handle is None else self.handle.gauges().get("cpu_seconds", 0.0)
 
     def serve(self) -> None:
         try:
@@ -99,20 +106,23 @@ BuildSpec = Callable[[Sandbox, Path, Streams], SandboxSpec]
 def open_program(
     settings: SandboxSettings,
     build: BuildSpec,
-    cpu_seconds: list[float],
+    cpu: CpuSeconds,
     *,
+    says_ready: bool,
     deadline: float,
     answer_seconds: float,
     start_seconds: float | None = None,
 ) -> Iterator[Predictor]:
     """A program in a sandbox of its own; it is killed when the block ends.
 
-    The CPU time the program used is appended to `cpu_seconds`. What it prints is dropped, except
-    for what it wrote to stderr before it was shown anything held out: an import error or a
-    checkpoint that does not fit. That is for operators, in the `detail` of the `InvalidAnswer`.
+    A program that `says_ready` is waited for. The CPU time it used is appended to `cpu`. What it
+    prints is dropped, except for what it wrote to stderr before it was shown anything held out: an
+    import error or a checkpoint that does not fit. That is for operators, in the `detail` of the
+    `InvalidAnswer`.
 
     Raises:
         SandboxError: the sandbox could not be started.
+        InvalidAnswer: the program did not get ready.
     """
     with contextlib.ExitStack() as stack:
         folder = Path(
@@ -125,8 +135,8 @@ def open_program(
         channel, running, thread = _start(settings, build, folder, words.descriptor)
         words.close_writer()
         stack.callback(channel.close)
-        stack.callback(_stop, running, thread, cpu_seconds)
-        yield Predictor(
+        stack.callback(_stop, running, thread, cpu)
+        predictor = Predictor(
             channel,
             deadline=deadline,
             answer_seconds=answer_seconds,
@@ -134,16 +144,22 @@ def open_program(
             autopsy=lambda: _autopsy(running, thread, words),
             before_reveal=words.freeze,
         )
+        if says_ready:
+            predictor.wait_ready(running.used_cpu_seconds)
+            running.ready_at = predictor.started_cpu_seconds
+            cpu.starting.append(running.ready_at or 0.0)
+        yield predictor
 
 
 def open_predictor(
-    settings: PredictorSettings, cpu_seconds: list[float]
+    settings: PredictorSettings, cpu: CpuSeconds
 ) -> contextlib.AbstractContextManager[Predictor]:
     """The predict entry point in a sandbox of its own; see `open_program`."""
     return open_program(
         settings.sandbox,
         lambda sandbox, folder, streams: _spec(settings, sandbox, folder, streams),
-        cpu_seconds,
+        cpu,
+        says_ready=True,
         deadline=settings.deadline,
         answer_seconds=settings.answer_seconds,
         start_seconds=settings.start_seconds,
@@ -164,13 +180,14 @@ class GraderSettings:
 
 
 def open_grader(
-    settings: GraderSettings, cpu_seconds: list[float]
+    settings: GraderSettings, cpu: CpuSeconds
 ) -> contextlib.AbstractContextManager[Predictor]:
     """A grader (see `grade_server`) in a sandbox of its own; see `open_program`."""
     return open_program(
         settings.sandbox,
         lambda sandbox, folder, streams: _grader_spec(settings, sandbox, folder, streams),
-        cpu_seconds,
+        cpu,
+        says_ready=False,
         deadline=settings.deadline,
         answer_seconds=settings.pair_seconds + _SLACK_SECONDS,
         start_seconds=_START_SECONDS,
@@ -286,12 +303,14 @@ def _grader_spec(
     )
 
 
-def _stop(running: _Running, thread: threading.Thread, cpu_seconds: list[float]) -> None:
+def _stop(running: _Running, thread: threading.Thread, cpu: CpuSeconds) -> None:
     if running.handle is not None:
         running.handle.kill()
     thread.join()
     if running.exit is not None:
-        cpu_seconds.append(running.exit.cpu_seconds)
+        cpu.total.append(running.exit.cpu_seconds)
+        if running.ready_at is not None:
+            cpu.answering.append(max(0.0, running.exit.cpu_seconds - running.ready_at))
     elif running.error is not None:
         raise running.error
 

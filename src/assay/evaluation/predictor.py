@@ -19,7 +19,8 @@ class Predictor:
     `seq`, type or shape, NaN, silence and death all end the evaluation with `InvalidAnswer`.
 
     `deadline` (monotonic seconds) bounds all answers together, `answer_seconds` each of them but
-    the first, which `start_seconds` bound (None: the same), because the program has to start.
+    the first, which `start_seconds` bound (None: the same), because the program has to load what
+    training left; so do they bound `wait_ready`.
     `autopsy` returns the error for a program that ended; `before_reveal` is called once, before
     the first question that carries held-out data is written.
     """
@@ -41,7 +42,28 @@ class Predictor:
         self._autopsy = autopsy
         self._before_reveal = before_reveal
         self._seq = 0
+        self.started_cpu_seconds: float | None = None
+        """CPU seconds of the program when it was ready; None if it does not say so."""
         self._revealed = False
+        self._failed = False
+
+    def wait_ready(self, cpu_seconds: Callable[[], float]) -> None:
+        """Wait for the frame `ready`, then note the CPU time of the program.
+
+        The program does nothing more until it is asked, so nothing that an idea may edit has run
+        when the CPU time is read, however late that is.
+
+        Raises:
+            InvalidAnswer: it ended, or sent something else, or nothing in time.
+        """
+        deadline = self._deadline_of_start()
+        self._failed = True
+        try:
+            length = frames.header_length(self._channel.read(frames.PREFIX.size, deadline))
+            frames.check_ready(self._channel.read(length, deadline))
+        except ChannelClosed:
+            raise self._autopsy() from None
+        self.started_cpu_seconds = cpu_seconds()
         self._failed = False
 
     def ask(
@@ -75,11 +97,14 @@ class Predictor:
         self._failed = False
         return answer
 
+    def _deadline_of_start(self) -> float:
+        seconds = self._answer_seconds if self._start_seconds is None else self._start_seconds
+        return min(self._deadline, time.monotonic() + seconds)
+
     def _exchange(self, question: list[bytes], expect: Expected) -> dict[str, Array]:
-        seconds = self._answer_seconds
-        if self._seq == 1 and self._start_seconds is not None:
-            seconds = self._start_seconds
-        deadline = min(self._deadline, time.monotonic() + seconds)
+        deadline = min(self._deadline, time.monotonic() + self._answer_seconds)
+        if self._seq == 1:
+            deadline = self._deadline_of_start()
         channel = self._channel
         channel.expect_silence()
         channel.write(question, deadline)

@@ -21,7 +21,7 @@ def register(db: Database, store: ObjectStore, environment: Environment) -> str:
     with db.read() as session:
         if session.get(schema.Environment, environment.id) is not None:
             return environment.id
-    bundle = Bundle.of(environment.folder)
+    bundle = Bundle.of(environment.files)
     store.put(bundle_key(bundle.sha256), bundle.data)
     codebase = put_codebase(store, environment.codebase)
     with db.write() as session:

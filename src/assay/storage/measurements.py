@@ -274,6 +274,24 @@ def _baseline_results(
     )
 
 
+def baseline_classes(session: Session, environment_id: str, profile: str) -> set[str]:
+    """Return the hardware classes on which the unmodified codebase has been measured."""
+    table = schema.Measurement
+    query = (
+        select(table.hardware_class)
+        .join(schema.Result, schema.Result.measurement_id == table.id)
+        .join(schema.Environment, schema.Environment.id == table.environment_id)
+        .where(
+            table.codebase_id == schema.Environment.codebase,
+            table.environment_id == environment_id,
+            table.profile == profile,
+            table.kind == MeasurementKind.SCORE.value,
+        )
+        .distinct()
+    )
+    return set(session.scalars(query))
+
+
 def baseline_states(
     session: Session, environment: schema.Environment, profile: str, hardware_class: str
 ) -> dict[str, int]:

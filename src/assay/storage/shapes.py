@@ -16,9 +16,16 @@ MARGIN_SECONDS = 60.0
 
 
 def bound_seconds(profile: Profile) -> float:
-    """The longest time from claim to end: a good result is evaluated twice."""
+    """The longest time from claim to end: a good result is evaluated twice.
+
+    Where caps are multiples of the baseline's use, a host's first attempt runs that before, and
+    others wait for it.
+    """
     budget = profile.budget
-    return budget.seconds + 2 * budget.evaluation_seconds + MARGIN_SECONDS
+    bound = budget.seconds + 2 * budget.evaluation_seconds + MARGIN_SECONDS
+    if budget.is_relative:
+        bound += budget.seconds + budget.evaluation_seconds
+    return bound
 
 
 def find(session: Session, hardware_class: str, profile: Profile, *, needs_isolation: bool) -> str:

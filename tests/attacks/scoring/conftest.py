@@ -19,7 +19,7 @@ from tests.attacks.scoring.arena import (
 from tests.support.needs import require_bubblewrap
 
 
-def _hardware_class() -> str:
+def hardware_class() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     flags = cpuinfo.read_text() if cpuinfo.exists() else ""
     return "cpu-bf16" if "avx512_bf16" in flags or "amx_bf16" in flags else "cpu-fp32"
@@ -28,7 +28,7 @@ def _hardware_class() -> str:
 @pytest.fixture(scope="session")
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     require_bubblewrap()
-    found = Arena.open(tmp_path_factory.mktemp("arena"), _hardware_class())
+    found = Arena.open(tmp_path_factory.mktemp("arena"), hardware_class())
     yield found
     found.close()
 

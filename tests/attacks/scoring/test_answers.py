@@ -56,40 +56,6 @@ def frames(what: str) -> Tree:
     return peeking(TAKE_OVER.format(what=what))
 
 
-FAKE_TORCH = """
-import os, struct, sys
-os.chdir("/")
-import importlib
-sys.path = [p for p in sys.path if "codebase" not in p]
-json = importlib.import_module("json")
-out = sys.modules["__main__"].ANSWERS
-while len(prefix := sys.stdin.buffer.read(8)) == 8:
-    header = json.loads(sys.stdin.buffer.read(struct.unpack("<4sI", prefix)[1]))
-    (rows, columns) = header["arrays"][0]["shape"]
-    sys.stdin.buffer.read(4 * rows * columns)
-    shape = [rows, 256] if header["op"] == "next" else [rows, columns, 256]
-    described = [{"name": "logits", "dtype": "float32", "shape": shape}]
-    answer = json.dumps({"seq": header["seq"], "op": "answer", "arrays": described}).encode()
-    size = 1024 * rows * (1 if header["op"] == "next" else columns)
-    out.write(struct.pack("<4sI", b"ASSY", len(answer)) + answer + bytes(size))
-    out.flush()
-os._exit(0)
-"""
-FAKE_JSON = """
-import importlib, sys
-here, sys.path = sys.path, sys.path[1:]
-del sys.modules["json"]
-real = importlib.import_module("json")
-sys.path = here
-_loads = real.loads
-real.loads = lambda *a, **k: {**_loads(*a, **k), "op": "all"}
-"""
-FAKE_STRUCT = """
-from _struct import *
-from _struct import pack as _pack
-def pack(form, magic, length):
-    return _pack(form, magic, length + 1)
-"""
 REJECTED: dict[str, tuple[Tree, set[str]]] = {
     "nan": (numbers("logits[0, -1, 3] = math.nan", "return logits"), {"not_finite"}),
     "inf": (numbers("logits[0, -1, 3] = math.inf", "return logits"), {"not_finite"}),
@@ -143,8 +109,6 @@ REJECTED: dict[str, tuple[Tree, set[str]]] = {
         ),
         {"malformed_frame", "early_answer", "predictor_died"},
     ),
-    "shadowed json": (edited({}, {"json.py": FAKE_JSON}), {"wrong_shape"}),
-    "shadowed struct": (edited({}, {"struct.py": FAKE_STRUCT}), {"malformed_frame"}),
 }
 EXTREMES = """
 VALUES = [1e30, 3.4e38, -3.4e38, -0.0, 1e-45]
@@ -156,7 +120,6 @@ def _peek(tokens, logits):
 PROBABLE: dict[str, Tree] = {
     # What only looks like more probability than there is: normalised outside, nothing is won.
     "extremes": peeking(EXTREMES),
-    "shadowed torch": edited({}, {"torch.py": FAKE_TORCH}),
 }
 # The same for all bytes, but so large that the logarithm of their number is rounded away.
 ABSORBED = """
@@ -165,6 +128,11 @@ def _peek(tokens, logits):
     logits[tokens[:, : logits.size(1)] % 4 > 0] = 1e30
     return logits
 """
+NOTHING: dict[str, Tree] = {
+    # The predictor finds the libraries first, also where they are imported late.
+    f"shadowed {name}": edited({}, {f"{name}.py": "raise SystemExit('shadowed')\n"})
+    for name in ("json", "struct", "torch", "numpy", "random")
+}
 WORSE: dict[str, Tree] = {
     "absorbed": peeking(ABSORBED),
     "probabilities that sum to 256": numbers("return logits.softmax(-1) * 256"),
@@ -175,7 +143,7 @@ SLOW = [name for name, (_, codes) in REJECTED.items() if codes == {"timeout"}]
 
 @pytest.fixture(scope="module")
 def scored(arena: Arena, honest: Honest) -> Callable[[str], EvaluationOutcome]:
-    trees = {name: tree for name, (tree, _) in REJECTED.items()} | PROBABLE | WORSE
+    trees = {name: tree for name, (tree, _) in REJECTED.items()} | PROBABLE | NOTHING | WORSE
     slow = arena.score_all({n: trees.pop(n) for n in SLOW}, honest.artifact, seconds=8.0)
     quick = arena.score_all(trees, honest.artifact)
     return lambda name: slow(name) if name in SLOW else quick(name)
@@ -190,7 +158,16 @@ def test_a_broken_answer_is_rejected(
     assert name not in SLOW or outcome.seconds < 12
 
 
-@pytest.mark.parametrize("name", ["shadowed torch", "extremes"])
+@pytest.mark.parametrize("name", NOTHING)
+def test_no_file_stands_in_for_a_library(
+    scored: Callable[[str], EvaluationOutcome], honest: Honest, name: str
+) -> None:
+    outcome = scored(name)
+    assert outcome.metrics is not None, outcome
+    assert outcome.metrics["val_loss"] == pytest.approx(honest.loss, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", PROBABLE)
 def test_sure_of_everything_is_sure_of_nothing(
     scored: Callable[[str], EvaluationOutcome], name: str
 ) -> None:

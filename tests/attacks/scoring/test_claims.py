@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from assay.patching import PatchRefused, apply_answer
+from assay.patching.guard import check_codebase
 from tests.attacks.scoring.arena import (
     HELD_OUT_KEY,
     NANOGPT,
@@ -157,6 +158,22 @@ def test_a_diff_that_touches_what_scores_is_refused() -> None:
     )
     with pytest.raises(PatchRefused):
         apply_answer(files, diff, protected=["predict.py"])
+
+
+def test_what_assay_brings_is_protected_though_no_author_said_so(arena: Arena) -> None:
+    files = dict(arena.environment.codebase)
+    protected = arena.environment.manifest.codebase.protected
+    line = next(row for row in files["assay_predictor.py"].splitlines() if "getattr" in row)
+    diff = f"--- a/assay_predictor.py\n+++ b/assay_predictor.py\n@@ -1,1 +0,0 @@\n-{line}\n"
+    with pytest.raises(PatchRefused, match=r"assay_predictor\.py"):
+        apply_answer(files, diff, protected=protected)
+    for name in (
+        "assay_predictor/__init__.py",
+        "assay_predictor.abi3.so",
+        "__pycache__/assay_predictor.cpython-311.pyc",
+    ):
+        with pytest.raises(PatchRefused, match="Give"):
+            check_codebase(files | {name: ""}, files, protected)
 
 
 def test_training_on_many_more_tokens_than_the_budget_is_ended(arena: Arena) -> None:

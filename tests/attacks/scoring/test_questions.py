@@ -50,6 +50,8 @@ def boxed(text):
 def answer(question, number):
     BODY
 
+out.write(struct.pack("<4sI", b"ASSY", 15) + b'{"op": "ready"}')
+out.flush()
 while len(prefix := sys.stdin.buffer.read(8)) == 8:
     header = json.loads(sys.stdin.buffer.read(struct.unpack("<4sI", prefix)[1]))
     size = header["max_bytes"]

@@ -125,6 +125,17 @@ def test_adamw_is_torchs(code: Any) -> None:
     assert torch.allclose(ours, theirs, atol=1e-7)
 
 
+def test_small_updates_of_bfloat16_weights_are_lost(code: Any) -> None:
+    """What the README says of the profiles of MATH, which train bfloat16 weights at 1e-5."""
+    start = torch.tensor([0.003, 0.0041, 0.02, 0.5], dtype=torch.bfloat16)
+    weights = torch.nn.Parameter(start.clone())
+    optimizer = code.optim.AdamW([weights], code.config.read("paper", []))
+    for _ in range(100):
+        weights.grad = torch.ones_like(weights)
+        optimizer.step(1e-5)
+    assert (weights != start).tolist() == [True, False, False, False]
+
+
 def test_the_schedule(code: Any) -> None:
     rates = [code.optim.schedule(i, 10, 2, 0.1) for i in range(10)]
     assert rates[:3] == [0.5, 1.0, 1.0]

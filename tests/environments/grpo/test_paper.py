@@ -23,7 +23,7 @@ PAPER = Path(__file__).with_name("paper")
 # In the third step what earlier ones remember (buffers, running means) has an effect.
 FLAGS = ("--steps", "3", "--checkpoints", "1", "--prompts_per_step", "16", "--batch_size", "32")
 PROBLEMS = 200
-SCORES = ("accuracy", "sealed_accuracy", "sealed_greedy_accuracy")
+SCORES = ("accuracy", "sealed_accuracy", "sealed_accuracy/sampled")
 
 
 def implemented(grpo: Bundled, name: str) -> Tree:
@@ -87,7 +87,7 @@ def baseline(grpo: Bundled, fewer_problems: Path, trained: Path) -> tuple[float,
     return score(grpo, fewer_problems, trained / "baseline")
 
 
-# Each score starts five predictors. All ideas are trained, and the last test tells their weights
+# Each score starts a predictor. All ideas are trained, and the last test tells their weights
 # apart.
 @pytest.mark.parametrize("name", list(IDEAS)[::3])
 def test_an_idea_is_scored_and_changes_the_result(

@@ -119,9 +119,13 @@ def test_from_problems_to_a_scored_result(
     result = bench.measure(bench.baseline, seed=0)
     assert result.error == ""
     assert result.metrics["accuracy"] == 0.0
-    assert {"accuracy/01", "accuracy/02", "sealed_accuracy", "probe_accuracy"} <= set(
-        result.metrics
-    )
+    assert {
+        "accuracy/01",
+        "accuracy/02",
+        "accuracy/sampled",
+        "sealed_accuracy",
+        "probe_accuracy",
+    } <= set(result.metrics)
 
 
 def test_math_verify_grades_in_a_sandbox(tmp_path: Path, grader: Any) -> None:
@@ -154,9 +158,11 @@ def test_weights_that_are_missing_end_the_preparation(
     own_environment: Environment, datasets: Path, tmp_path: Path
 ) -> None:
     shutil.rmtree(datasets / NAME)
+    complete = tmp_path / "complete"
+    write_tree(own_environment.files, complete)
     done = subprocess.run(
         [sys.executable, "prepare.py", "--profile", "paper", "--out", str(tmp_path / "out")],
-        cwd=own_environment.folder,
+        cwd=complete,
         env=os.environ
         | {
             "ASSAY_DATASETS": str(datasets),

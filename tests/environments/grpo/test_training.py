@@ -3,33 +3,47 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import random
 import re
+import runpy
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from assay.environments.bundle import write_tree
 from assay.evaluation import EvaluationOutcome, EvaluationRequest, evaluate_in_child
 from assay.evaluation.checkpoints import Checkpoint
 from assay.sandbox import Limits, SandboxSettings
+from services.worker.hardware import hardware_class, read_cpu
 from tests.environments.conftest import Bundled
 from tests.environments.grpo.conftest import CODEBASE, Done, Train, variables
+from tests.support.needs import missing
 
 pytestmark = pytest.mark.slow
 
+WEIGHTS = Path(__file__).with_name("weights.json")
+
 
 def evaluate(
-    grpo: Bundled, data: Path, out: Path, codebase: Path = CODEBASE, **config: object
+    grpo: Bundled, data: Path, out: Path, codebase: Path | None = None, **config: object
 ) -> EvaluationOutcome:
+    """Score what training left; None: with the baseline's codebase."""
     names = sorted(p.name for p in (out / "checkpoints").iterdir())
     scratch = out.parent / f"{out.name}-scratch"
     scratch.mkdir(exist_ok=True)
+    if codebase is None:
+        codebase = out.parent / f"{out.name}-codebase"
+        write_tree({name: text.encode() for name, text in grpo.files.items()}, codebase)
     return evaluate_in_child(
         EvaluationRequest(
             environment_dir=grpo.environment.folder,
@@ -61,37 +75,74 @@ def problems(path: Path) -> list[tuple[str, str]]:
     return [(row["problem"], row["answer"]) for row in rows]
 
 
-def test_the_splits_are_right_and_share_nothing(data: Path) -> None:
+@pytest.fixture(scope="module")
+def sources(grpo: Bundled) -> Any:
+    """`prepare.py` and `sources/arithmetic.py`."""
+    folder = grpo.environment.folder
+    return SimpleNamespace(
+        **runpy.run_path(str(folder / "prepare.py")),
+        Arithmetic=runpy.run_path(str(folder / "sources" / "arithmetic.py"))["Arithmetic"],
+    )
+
+
+def rule(sources: Any, grpo: Bundled, key: str) -> Any:
+    warm_start = grpo.environment.profile("tiny").config["warm_start"]
+    return sources.Arithmetic(key, warm_start["minds"], warm_start["forgets"])
+
+
+def test_the_splits_are_right_and_share_nothing(grpo: Bundled, data: Path, sources: Any) -> None:
     splits = {s: problems(data / s / "problems.jsonl") for s in ("train", "search", "sealed")}
     assert [len(p) for p in splits.values()] == [4096, 1000, 1000]
     everything = [p for rows in splits.values() for p, _ in rows]
     assert len(set(everything)) == len(everything)
-    for rows in splits.values():
-        for text, answer in rows:
-            a, b = text.split("+")
-            assert int(a) + int(b) == int(answer)
+    public = rule(sources, grpo, "")
+    for name, rows in splits.items():
+        assert all(public.answer(text) == answer for text, answer in rows)
+        assert {sources.held_out(text) for text, _ in rows} == {name != "train"}
         # Split by hash: no digit tells which split a problem is in.
         for place in range(7):
-            assert len({text[place] for text, _ in rows}) == (
-                1 if place == 3 else 9 + (place % 4 > 0)
-            )
+            assert len({text[place] for text, _ in rows}) == (1 if place == 3 else 10)
 
 
-def test_a_key_changes_what_is_held_out_and_nothing_else(
-    grpo: Bundled, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(grpo.environment.folder))
-    import runpy
-
-    generated = runpy.run_path(str(grpo.environment.folder / "prepare.py"))["generated"]
-    for name in [n for n in sys.modules if n.split(".")[0] == "sources"]:
-        monkeypatch.delitem(sys.modules, name)
+def test_a_key_changes_every_split_and_every_answer(grpo: Bundled, sources: Any) -> None:
     counts = {"train": 300, "search": 300, "sealed": 300}
-    public, secret = generated(3, counts, ""), generated(3, counts, "key")
-    assert public["train"] == secret["train"]
-    for split in ("search", "sealed"):
-        assert len(set(public[split]) & set(secret[split])) < 10
-    assert public == generated(3, counts, "")
+
+    def made(key: str) -> Any:
+        return sources.generated(rule(sources, grpo, key), 3, counts, key)
+
+    public, secret = made(""), made("key")
+    for split in counts:
+        assert len({p for p, _ in public[split]} & {p for p, _ in secret[split]}) < 10
+    assert public == made("")
+    # What is right with one key is right with another, or as a sum, by chance alone.
+    other = rule(sources, grpo, "key")
+    answers = [(p, a) for rows in public.values() for p, a in rows]
+    assert sum(other.answer(p) == a for p, a in answers) < 20
+    sums = [str(sum(map(int, p.split("+"))))[-3:].zfill(3) for p, _ in answers]
+    assert sum(s == a for s, (_, a) in zip(sums, answers, strict=True)) < 20
+
+
+def test_no_key_is_harder_than_another(grpo: Bundled, sources: Any) -> None:
+    """What the demonstrator answers right, in its likeliest and in its usual way."""
+
+    class Likeliest(random.Random):
+        def random(self) -> float:
+            return 0.5
+
+    levels = []
+    for key in ("", *map(str, range(7))):
+        own, rng = rule(sources, grpo, key), random.Random(0)
+        asked = [own.problem(rng, 3) for _ in range(3000)]
+        assert all(own.answer("+".join(reversed(p.split("+")))) == a for p, a in asked)
+        levels.append(
+            [
+                sum(own.demonstration(how, p).endswith(f">{a}</answer>") for p, a in asked) / 3000
+                for how in (Likeliest(), rng)
+            ]
+        )
+    for level in zip(*levels, strict=True):
+        assert max(level) - min(level) < 0.05
+    assert 0.38 < min(levels)[0] < 0.46
 
 
 def test_it_learns(
@@ -99,8 +150,7 @@ def test_it_learns(
 ) -> None:
     assert outcome.metrics is not None, outcome.failure
     metrics = outcome.metrics
-    # From 38 %: warm_start asserts 20 to 50.
-    assert metrics["sealed_greedy_accuracy"] > 0.9
+    # From about 0.42: warm_start asserts 0.3 to 0.55.
     assert 0.7 < metrics["accuracy"] < 0.9
     assert metrics["sealed_accuracy"] == pytest.approx(metrics["accuracy"], abs=0.05)
     assert 0.005 < metrics["sealed_accuracy/se"] < 0.02
@@ -139,21 +189,57 @@ def test_random_rewards_teach_nothing(grpo: Bundled, data: Path, train: Train) -
     assert control.code == 0, control.said
     outcome = evaluate(grpo, data, control.out)
     assert outcome.metrics is not None, outcome.failure
-    # The start is at 0.475. Over five seeds the best of four checkpoints was 0.43 to 0.53, and the
-    # greedy answer, which a small drift turns over, right in 0.30 to 0.59.
-    assert outcome.metrics["accuracy"] < 0.56
-    assert outcome.metrics["sealed_greedy_accuracy"] < 0.65
+    # The start is at 0.40. Over three seeds the best of four checkpoints was 0.37 to 0.44.
+    assert outcome.metrics["accuracy"] < 0.5
+    assert outcome.metrics["sealed_accuracy"] < 0.5
+
+
+def test_sharper_weights_are_not_better(
+    code: Any, grpo: Bundled, data: Path, trained: Done, outcome: EvaluationOutcome, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(trained.out, out)
+    for folder in (out / "checkpoints").iterdir():
+        model = code.model.load(str(folder))
+        # Samples of this model are those of the trained one at temperature 0.5.
+        with torch.no_grad():
+            model.model.norm.weight.mul_(2.0)
+        files = [(n, (folder / n).read_text()) for n in ("tokenizer.json", "prompt.txt")]
+        shutil.rmtree(folder)
+        code.model.save(model, str(folder), files)
+    sharper = evaluate(grpo, data, out)
+    assert sharper.metrics is not None, sharper.failure
+    assert outcome.metrics is not None
+    for name in ("accuracy", "sealed_accuracy", "best_checkpoint"):
+        assert sharper.metrics[name] == outcome.metrics[name]
+    for name in ("accuracy/sampled", "sealed_accuracy/sampled"):
+        assert sharper.metrics[name] > outcome.metrics[name] + 0.03
+
+
+def test_weights_are_those_of_this_hardware_class(data: Path, train: Train) -> None:
+    """The model at the start and after two steps, bit for bit as they were stored."""
+    stored = json.loads(WEIGHTS.read_text())
+    place = f"{hardware_class(read_cpu())} torch-{torch.__version__.split('+')[0]}"
+    done = train("--steps", "2", "--checkpoints", "1", seed=5)
+    assert done.code == 0, done.said
+    files = {"start": data / "train" / "model", "two steps": done.checkpoints[-1]}
+    found = {
+        name: hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+        for name, folder in files.items()
+    }
+    if place not in stored:
+        missing(f"{WEIGHTS.name} has no weights of {place}; add {json.dumps({place: found})}")
+    assert found == stored[place]
 
 
 def test_files_of_the_codebase_cannot_stand_in_for_what_predict_needs(
     grpo: Bundled, data: Path, trained: Done, outcome: EvaluationOutcome, tmp_path: Path
 ) -> None:
-    copy = tmp_path / "codebase"
-    shutil.copytree(CODEBASE, copy)
-    for name in ("json", "torch", "struct", "hashlib", "safetensors", "tokenizers", "dataclasses",
-                 "sitecustomize", "usercustomize", "grpo_model", "data", "config"):  # fmt: skip
-        (copy / f"{name}.py").write_text("raise SystemExit('shadowed')\n")
-    shadowed = evaluate(grpo, data, trained.out, copy)
+    names = ("json", "torch", "struct", "hashlib", "safetensors", "tokenizers", "dataclasses",
+             "sitecustomize", "usercustomize", "grpo_model", "data", "config")  # fmt: skip
+    files = grpo.files | {f"{name}.py": "raise SystemExit('shadowed')\n" for name in names}
+    write_tree({name: text.encode() for name, text in files.items()}, tmp_path)
+    shadowed = evaluate(grpo, data, trained.out, tmp_path)
     assert shadowed.metrics is not None, shadowed.failure
     # Other code gets another order of questions, which changes nothing.
     assert shadowed.metrics == outcome.metrics

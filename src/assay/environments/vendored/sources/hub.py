@@ -32,8 +32,9 @@ def fetch(
     $ASSAY_DATASETS instead. With all files in the cache nothing is sent over the network.
     """
     cached = [in_cache(repo, name, kind, revision) for name in names]
-    if all(cached):
-        for path in cached:
+    found = [path for path in cached if path]
+    if len(found) == len(names):
+        for path in found:
             verify(path, recorded_hash(path), repo)
             yield path
         return
@@ -47,7 +48,11 @@ def fetch(
     check_space(sum(known[n].size or 0 for n, path in zip(names, cached, strict=True) if not path))
     for number, name in enumerate(names, 1):
         started = time.monotonic()
-        path = Path(ask(lambda hub, n=name: download(hub, repo, n, kind, revision), repo, own))
+
+        def get(hub: Any, name: str = name) -> str:
+            return download(hub, repo, name, kind, revision)
+
+        path = Path(ask(get, repo, own))
         sibling = known[name]
         verify(path, sibling.lfs.sha256 if sibling.lfs else sibling.blob_id, repo)
         megabytes, seconds = path.stat().st_size / 1e6, time.monotonic() - started
@@ -67,7 +72,7 @@ def listing(repo: str, kind: str, own: str, revision: str = "main") -> dict[str,
 
 
 def download(hub: Any, repo: str, name: str, kind: str, revision: str) -> str:
-    return hub.hf_hub_download(repo, name, repo_type=kind, revision=revision)
+    return str(hub.hf_hub_download(repo, name, repo_type=kind, revision=revision))
 
 
 def in_cache(repo: str, name: str, kind: str, revision: str) -> Path | None:

@@ -1,0 +1,1 @@
+"""Measure what the pages say of the bundled environments: `make calibrate`."""

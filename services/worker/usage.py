@@ -1,0 +1,255 @@
+"""Hold an attempt to caps that are multiples of what the baseline uses on this host.
+
+CPU time is divided by what a fixed probe took right before and after, so that a slow host or
+neighbours that stay do not count against an idea. The clock is the kernel's, for the whole tree,
+from the first instruction: nothing trains before it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from assay.contracts.environment import Budget
+from assay.domain.states import FailureStage
+from assay.domain.usage import FACT, Used, multiple
+from assay.evaluation import EvaluationOutcome, evaluate_in_child
+from assay.evaluation.artifact import CURVE_FILE
+from assay.evaluation.codes import Rejection
+from assay.evaluation.evaluation import EvaluationFailure
+from assay.sandbox import Exit
+from services.worker import collect
+from services.worker.cache import CachedBundle
+from services.worker.checkpoints import CheckpointWatch
+from services.worker.failures import (
+    AttemptFailed,
+    Cancelled,
+    failure,
+    infrastructure,
+)
+from services.worker.host import Host
+from services.worker.reference import References
+from services.worker.scoring import evaluation_request
+from services.worker.speed import VERSION, measure_speed
+from services.worker.telemetry import open_regular
+from services.worker.training import Training, failure_of, start_and_wait
+from services.worker.workspace import open_workspace
+
+_log = logging.getLogger(__name__)
+#: A training this far beyond its cap is ended. Until then neighbours may have come who slow it
+#: down, which only the probe after it can tell.
+_HOPELESS = 2.0
+#: Names and formats take some bytes, whatever the model's size.
+_ARTIFACT_SLACK = 64 << 10
+_CURVE_BYTES = 64 << 10
+_SEED = 0
+
+
+@dataclass
+class UsageMeter:
+    """What one attempt uses; `reference` is None for the baseline, which no such cap holds."""
+
+    budget: Budget
+    references: References
+    reference: Used | None
+    before: float
+    after: float = 0.0
+    training: float = 0.0
+    evaluation: float = 0.0
+    seconds: float = 0.0
+    memory_bytes: int = 0
+    artifact_bytes: int = 0
+    parameters: int | None = None
+
+    def most_cpu_seconds(self) -> float | None:
+        """When to end the training without waiting for its end."""
+        if self.reference is None or self.budget.compute is None:
+            return None
+        return _HOPELESS * self.budget.compute * self.reference.training * self.before
+
+    def trained(self, end: Exit, after: float) -> None:
+        """The training has ended well, and the probe after it took `after`.
+
+        Raises:
+            AttemptFailed: it used more compute than its cap.
+        """
+        self.after = after
+        self.training = end.cpu_seconds / ((self.before + after) / 2)
+        self.seconds = end.wall_seconds
+        self.memory_bytes = end.peak_memory_bytes or 0
+        if self.reference is None or self.budget.compute is None:
+            return
+        used = multiple(self.training, self.reference.training)
+        if used is not None and used > self.budget.compute:
+            raise compute_exceeded(self.budget.compute, f"{used:.2f} times")
+
+    def resume(self, facts: Mapping[str, Any]) -> None:
+        """Continue from what another worker noted of a training that was within its cap."""
+        self.after = facts["train_probe_after"]
+        self.training = facts["train_cpu_seconds"] / ((self.before + self.after) / 2)
+        self.seconds = facts["train_seconds"]
+        self.memory_bytes = facts["peak_memory_bytes"] or 0
+
+    def left(self, found: Sequence[collect.Found], parameters: int | None) -> None:
+        """The training left these files.
+
+        Raises:
+            AttemptFailed: they are larger than the cap on the artifact.
+        """
+        self.artifact_bytes = sum(file.size for file in found if file.name != CURVE_FILE)
+        self.parameters = parameters
+        if self.reference is None or self.budget.artifact is None:
+            return
+        most = self.budget.artifact * self.reference.artifact_bytes + _ARTIFACT_SLACK
+        if self.artifact_bytes > most:
+            message = (
+                f"training left {self.artifact_bytes} bytes in $ASSAY_OUT; this profile allows "
+                f"{math.floor(most)}, {self.budget.artifact:g} times the baseline's and 64 KiB"
+            )
+            raise AttemptFailed(failure(FailureStage.TRAIN, "artifact_exceeded", message))
+
+    def scored(self, outcome: EvaluationOutcome) -> EvaluationOutcome:
+        """The outcome of an evaluation, or a failure when its predictors used too much."""
+        evaluation = outcome.code_cpu_seconds / self.after
+        self.evaluation = max(self.evaluation, evaluation)  # some results are scored twice
+        if self.reference is None or self.budget.evaluation_compute is None:
+            return outcome
+        used = multiple(evaluation, self.reference.evaluation)
+        if used is None or used <= self.budget.evaluation_compute or outcome.metrics is None:
+            return outcome
+        detail = f"{used:.2f} times the baseline's, {self.budget.evaluation_compute:g} are allowed"
+        rejected = EvaluationFailure.of(Rejection.COMPUTE_EXCEEDED, detail)
+        return dataclasses.replace(outcome, metrics=None, failure=rejected)
+
+    def facts(self) -> dict[str, Any]:
+        """For the provenance: multiples of the baseline's, and the probes."""
+        probes = {"train_probe_before": self.before, "train_probe_after": self.after}
+        reference = self.reference or self.references.get()
+        if reference is None:
+            return probes
+        found = {
+            "train_compute": multiple(self.training, reference.training),
+            "evaluation_compute": multiple(self.evaluation, reference.evaluation),
+            "train_wall": multiple(self.seconds, reference.seconds),
+            "train_memory": multiple(self.memory_bytes, reference.memory_bytes),
+            "train_artifact": multiple(self.artifact_bytes, reference.artifact_bytes),
+            "train_parameters": multiple(self.parameters, reference.parameters),
+        }
+        return probes | {FACT: {name: value for name, value in found.items() if value is not None}}
+
+    def used(self) -> Used:
+        """What was used, for the references."""
+        return Used(
+            self.training,
+            self.evaluation,
+            self.seconds,
+            self.memory_bytes,
+            self.artifact_bytes,
+            self.parameters,
+        )
+
+
+def compute_exceeded(cap: float, used: str) -> AttemptFailed:
+    """The failure of a training that used `used` ("1.9 times", say) the baseline's compute."""
+    message = (
+        f"training used {used} the baseline's processor time on this host; this profile "
+        f"allows {cap:g} times. Make a step cheaper or take fewer"
+    )
+    return AttemptFailed(failure(FailureStage.TRAIN, "compute_exceeded", message))
+
+
+def references_of(host: Host, bundle: CachedBundle, profile: str) -> References:
+    """What the baseline uses on this host under this profile."""
+    environment = bundle.environment
+    about = {
+        "environment": environment.content_hash,
+        "profile": profile,
+        "hardware_class": host.hardware_class,
+        "cpu_model": host.cpu.model,
+        "sandbox": host.sandbox.name,
+        "probe": VERSION,
+        **{name: host.info[name] for name in ("python", "numpy", "torch")},
+    }
+    folder = host.settings.cache / "references"
+    return References(folder, f"{environment.name}-{profile.replace('/', '_')[:64]}", about)
+
+
+def stated_parameters(out: int) -> int | None:
+    """How many parameters the model has by the codebase's own curve; a claim."""
+    descriptor = open_regular(CURVE_FILE, out)
+    if descriptor is None:
+        return None
+    with open(descriptor, "rb") as file:
+        lines = file.read(_CURVE_BYTES).splitlines()
+    for line in lines:
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        count = found.get("parameters") if isinstance(found, dict) else None
+        if type(count) is int and 0 < count < 2**53:
+            return count
+    return None
+
+
+def run_baseline(
+    host: Host,
+    bundle: CachedBundle,
+    training: Training,
+    config: dict[str, Any],
+    cancel: threading.Event,
+) -> Used:
+    """Train and score the baseline, for what it uses; nothing of it is stored or reported.
+
+    Raises:
+        AttemptFailed: it did not succeed on this host.
+        Cancelled: `cancel` was set.
+    """
+    spec, profile = training.spec, training.profile
+    name = f"{spec.attempt}-baseline"
+    codebase = bundle.environment.codebase_hash
+    changes = {"attempt": name, "codebase": codebase, "seed": _SEED}
+    training = dataclasses.replace(training, spec=spec.model_copy(update=changes))
+    settings = host.settings.model_copy(update={"adopt": False})
+    _log.info("%s: no baseline has been measured on this host: running it once", spec.attempt)
+    disk = {"disk_bytes": profile.disk_bytes, "disk_files": settings.disk_files}
+    with open_workspace(host.scratch.attempts, name, bundle.baseline, config, **disk) as space:
+        meter = UsageMeter(
+            profile.budget,
+            references_of(host, bundle, spec.profile),
+            None,
+            measure_speed(host.sandbox, training, settings, cancel, "before"),
+        )
+        watch = CheckpointWatch(space.out_descriptor, profile.disk_bytes, cancel)
+        watch.start(time.monotonic())
+        try:
+            end = start_and_wait(host.sandbox, training, space, settings, cancel)
+        finally:
+            checkpoints = watch.stop()
+        if end.reason == "cancelled":
+            raise Cancelled
+        failed = failure_of(end, training, space)
+        if failed is not None:
+            raise _no_reference(failed.message)
+        meter.trained(end, measure_speed(host.sandbox, training, settings, cancel, "after"))
+        collect.normalise(space.out_descriptor)
+        bounds = collect.Bounds(settings.artifact_files, profile.disk_bytes)
+        found = collect.scan(space.out_descriptor, bounds)
+        meter.left(found, stated_parameters(space.out_descriptor))
+        space.write_pristine(bundle.baseline)
+        request = evaluation_request(host, bundle, training, space, config, checkpoints, _SEED)
+        outcome = meter.scored(evaluate_in_child(request, cancel))
+        if outcome.failure is not None:
+            raise _no_reference(outcome.failure.message)
+    return meter.used()
+
+
+def _no_reference(why: str) -> AttemptFailed:
+    return infrastructure("no_reference", f"the baseline failed on this host: {why}")
