@@ -11,7 +11,7 @@ protected too, by their paths: no other file there can stand in for a library or
 
 A question's first line names the checkpoint and says how to answer: `01 greedy`, or `01 sample K`
 for the K-th sample at the manifest's `eval_temperature`. The problem follows. A text without such a
-line is taken greedily, by the first checkpoint.
+line is taken greedily, by the checkpoint that answered last, or the first one.
 The random numbers of a sample depend on the seed, the problem and K, not on the rest of the batch.
 """
 
@@ -49,8 +49,8 @@ class Completer:
         self.settings = load_file("model"), load_file("generate"), config, seed, device
         self.name, self.checkpoint = None, None
         # Before the first question: what is wrong with a checkpoint may be told until then.
-        self.first = min(os.listdir(self.folder))
-        self.open(self.first)
+        scheduled = (f"{i + 1:02d}" for i in range(config["checkpoints"]))
+        self.open(next(s for s in scheduled if os.path.isdir(os.path.join(self.folder, s))))
 
     def open(self, name):
         """The checkpoint `name`, loaded unless it is already."""
@@ -78,7 +78,7 @@ class Completer:
         groups = {}
         for place, question in enumerate(questions):
             name, how, problem = split(question)
-            asked = groups.setdefault((name or self.first, how == "greedy"), [])
+            asked = groups.setdefault((name or self.name, how == "greedy"), [])
             asked.append((place, how, problem))
         texts = [""] * len(questions)
         for (name, greedy), asked in sorted(groups.items()):

@@ -268,7 +268,12 @@ class Evaluation:
 
         `predictor` is a running predictor, which keeps running afterwards. Without it, a fresh one
         is started with `checkpoint`.
+
+        Raises:
+            ValueError: both are given: a running predictor has the checkpoint it was started with.
         """
+        if predictor is not None and checkpoint is not None:
+            raise ValueError("ask_questions takes a predictor or a checkpoint, not both")
         from assay.evaluation.questions import ask_questions
 
         rng = self.artifact_rng(f"questions {checkpoint or ''}")
