@@ -16,7 +16,6 @@ import dataclasses
 import itertools
 import json
 import os
-import resource
 import sys
 import tempfile
 import threading
@@ -38,7 +37,7 @@ from assay.sandbox import Sandbox, choose_sandbox, open_sandbox
 from benchmarks.burners import burners
 from services.worker.hardware import hardware_class, read_cpu
 from services.worker.settings import WorkerSettings
-from services.worker.speed import measure_speed
+from services.worker.speed import speed_probe
 from services.worker.training import Training, start_and_wait
 from services.worker.workspace import open_workspace
 
@@ -91,25 +90,16 @@ class Range:
         training = Training(spec, profile, argv, data / "train")
         disk = {"disk_bytes": profile.disk_bytes, "disk_files": self.settings.disk_files}
         with open_workspace(self.folder, name, files, config, **disk) as space:
-            before = self._probe(training, cancel, "before")
-            end = start_and_wait(self.sandbox, training, space, self.settings, cancel)
-            after = self._probe(training, cancel, "after")
+            with speed_probe(self.sandbox, training, self.settings) as probe:
+                probe.first(cancel)
+                end = start_and_wait(self.sandbox, training, space, self.settings, cancel)
+                speed = probe.stop()
             if (end.reason, end.code) != ("exited", 0):
                 log = space.train_log.read_text(errors="replace")[-1000:]
                 raise SystemExit(f"a training ended with {end.reason}, code {end.code}:\n{log}")
         self.run_cpu.append(end.cpu_seconds)
-        return end.cpu_seconds / ((before + after) / 2)
-
-    def _probe(self, training: Training, cancel: threading.Event, purpose: str) -> float:
-        started = _children_cpu()
-        found = measure_speed(self.sandbox, training, self.settings, cancel, purpose)
-        self.probe_cpu.append(_children_cpu() - started)
-        return found
-
-
-def _children_cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+        self.probe_cpu.append(speed.cpu_seconds)
+        return end.cpu_seconds / speed.seconds
 
 
 def edits(environment: Environment) -> dict[str, dict[str, bytes]]:
@@ -166,7 +156,7 @@ def judge(arena: Range, runs: int, neighbours: int) -> dict[str, Any]:
             "cheats": [round(m, 3) for m in multiples["cheats"]],
             "edits": {n: round(m, 3) for n, m in zip(names, multiples["edits"], strict=True)},
         }
-    share = 2 * fmean(arena.probe_cpu) / fmean(arena.run_cpu)
+    share = fmean(arena.probe_cpu) / fmean(arena.run_cpu)
     return found | {
         "runs": runs,
         "burners": neighbours,

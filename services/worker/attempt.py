@@ -46,7 +46,7 @@ from services.worker.reporter import Reporter
 from services.worker.sampler import Sampler
 from services.worker.scoring import Scoring, evaluation_request
 from services.worker.smoke import SmokeWatch, smoke_seconds
-from services.worker.speed import measure_speed
+from services.worker.speed import VERSION, SpeedProbe, speed_probe
 from services.worker.telemetry import Telemetry
 from services.worker.training import Training, failure_of, start_and_wait
 from services.worker.usage import (
@@ -221,16 +221,16 @@ class _Attempt:
         if seconds is not None:
             return self._smoke(training, seconds, space, journal)
         bounds = MetricBounds.of(bundle.environment.manifest.metric, profile, data)
-        if profile.budget.is_relative:
+        # Of one that was scored only the upload and the report are missing.
+        if profile.budget.is_relative and journal.notes.phase is not Phase.SCORED:
             self._usage = self._open_usage(bundle, training, config, journal)
-            training = replace(training, cpu_seconds=journal.notes.cpu_seconds)
         if journal.notes.phase is Phase.PREPARED:
             self._train(training, space, journal)
         found = self._scan(space, profile)
         if self._usage is not None:
             self._usage.left(found, stated_parameters(space.out_descriptor))
         checkpoints = tuple(journal.notes.checkpoints)
-        if journal.notes.phase is Phase.SCORED:  # only the upload and the report are missing
+        if journal.notes.phase is Phase.SCORED:
             return self._succeeded(space, found, journal)
         request = evaluation_request(
             host, bundle, training, space, config, checkpoints, int(self._facts["evaluation_seed"])
@@ -353,42 +353,57 @@ class _Attempt:
             known=journal.notes.checkpoints,
             on_new=journal.add_checkpoint,
         )
-        watch.start(since)
-        try:
-            end = self._run_training(training, space, lambda _: None)
-        finally:
-            checkpoints = watch.stop()
-        self._raise_failure(end, training, space)
-        if self._usage is not None:
-            after = self._probe(training, "after")
-            self._facts |= {"train_probe_before": self._usage.before, "train_probe_after": after}
-            self._usage.trained(end, after)
+        with ExitStack() as probing:
+            probe = None
+            if self._usage is not None:
+                probe = probing.enter_context(
+                    speed_probe(self._host.sandbox, training, self._host.settings)
+                )
+                training = self._capped(training, self._usage, probe, journal)
+            watch.start(since)
+            try:
+                end = self._run_training(training, space, lambda _: None)
+            finally:
+                checkpoints = watch.stop()
+            self._raise_failure(end, training, space)
+            if probe is not None and self._usage is not None:
+                try:
+                    self._usage.trained(end, probe.stop())
+                finally:
+                    self._facts |= self._usage.facts()
         self._note(journal, phase=Phase.TRAINED, checkpoints=list(checkpoints))
+
+    def _capped(
+        self, training: Training, usage: UsageMeter, probe: SpeedProbe, journal: Journal
+    ) -> Training:
+        """The training with the limit of CPU time that its cap comes to on this host, now."""
+        speed = probe.first(self._assignment.cancel)
+        if not journal.notes.capped:
+            seconds = usage.most_cpu_seconds(speed)
+            reference = usage.reference
+            journal.note(capped=True, cpu_seconds=seconds, reference=reference, probe=VERSION)
+        return replace(training, cpu_seconds=journal.notes.cpu_seconds)
 
     def _open_usage(
         self, bundle: CachedBundle, training: Training, config: dict[str, Any], journal: Journal
     ) -> UsageMeter:
-        """What the attempt may use beside the baseline; the probe has run when this returns."""
+        """What the attempt may use beside the baseline; this may run the baseline first."""
         host, spec, cancel = self._host, self._spec, self._assignment.cancel
+        notes = journal.notes
+        if notes.capped and notes.probe != VERSION:
+            raise infrastructure(
+                "probe_changed", "this worker's probe of speed is not the one that began this run"
+            )
         references = references_of(host, bundle, spec.profile)
-        reference = None
-        if spec.codebase != bundle.environment.codebase_hash:
+        reference = notes.reference
+        if not notes.capped and spec.codebase != bundle.environment.codebase_hash:
             reference = references.get_or_run(
                 lambda: run_baseline(host, bundle, training, config, cancel), cancel
             )
-        before = journal.notes.speed or self._probe(training, "before")
-        usage = UsageMeter(training.profile.budget, references, reference, before)
-        if journal.notes.speed is None:
-            journal.note(speed=before, cpu_seconds=usage.most_cpu_seconds())
-        elif "train_probe_after" in self._facts:  # a worker that is no more saw the training end
+        usage = UsageMeter(training.profile.budget, references, reference)
+        if notes.phase is not Phase.PREPARED:  # a worker that is no more saw the training end
             usage.resume(self._facts)
         return usage
-
-    def _probe(self, training: Training, purpose: str) -> float:
-        host = self._host
-        return measure_speed(
-            host.sandbox, training, host.settings, self._assignment.cancel, purpose
-        )
 
     def _run_training(
         self, training: Training, space: Workspace, on_start: Callable[[Handle], object]

@@ -108,6 +108,7 @@ def normalise(folder: int) -> None:
     """Give the files below an open folder equal modes and times, and no extended attributes.
 
     A predictor sees these, and the hash that its secret positions come from does not cover them.
+    Empty folders are removed, since nothing counts or hashes their names.
     Links and devices, which `scan` refuses, are left as they are. To be called when the training
     has ended and nothing of it runs any more.
 
@@ -126,6 +127,9 @@ def _normalise(folder: int, depth: int) -> None:
             with opened_folder(name, folder) as inner:
                 if depth > 0:  # `scan` refuses what is deeper
                     _normalise(inner, depth - 1)
+                empty = not os.listdir(inner)
+            if empty:
+                os.rmdir(name, dir_fd=folder)
         elif stat.S_ISREG(mode):
             os.chmod(name, 0o644, dir_fd=folder)
             descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from assay.contracts.worker import AttemptSpec
+from assay.domain.usage import Used
 from assay.evaluation.checkpoints import Checkpoint
 
 _log = logging.getLogger(__name__)
@@ -36,8 +37,9 @@ class Phase(StrEnum):
 class Notes(BaseModel):
     """The content of a journal. `began` is of the monotonic clock of the boot `boot`.
 
-    `speed` is what the probe of `services/worker/speed.py` took before the training, `cpu_seconds`
-    the limit that followed from it.
+    `capped` says that `cpu_seconds` (the training's limit) and `reference` (what the baseline uses
+    on this host; None for the baseline itself) have been decided, in units of version `probe` of
+    the probe of speed.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -47,8 +49,10 @@ class Notes(BaseModel):
     began: float
     phase: Phase = Phase.PREPARED
     training_began: float | None = None
-    speed: float | None = None
+    capped: bool = False
     cpu_seconds: float | None = None
+    reference: Used | None = None
+    probe: int = 0
     devices: list[str] = []
     facts: dict[str, Any] = {}
     seconds: float = 0.0

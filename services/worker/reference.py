@@ -1,7 +1,7 @@
 """What the baseline uses on this host, which caps are multiples of.
 
-Every baseline measurement that succeeds here adds a run. An idea that comes before the first of
-them makes `services/worker/usage.py` run the baseline once itself.
+Every baseline measurement that succeeds here adds a run. An idea that comes before there are
+three makes `services/worker/usage.py` run the baseline itself.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from services.worker.failures import Cancelled
 _log = logging.getLogger(__name__)
 #: A median of so many does not follow a busy hour, and follows a new kernel within a day.
 _KEPT = 20
+#: One run varies by some percent, and every cap with it.
+_AT_LEAST = 3
 _WAIT_SECONDS = 0.2
 
 
@@ -52,20 +54,20 @@ class References:
         return typical(runs) if runs else None
 
     def get_or_run(self, run: Callable[[], Used], cancel: threading.Event) -> Used:
-        """The typical run; without one, `run` is called, by one attempt of this host at a time.
+        """The typical run. As long as there are fewer than three, `run` is called, by one attempt
+        of this host at a time.
 
         Raises:
             Cancelled: `cancel` was set while another attempt ran the baseline.
         """
-        found = self.get()
-        if found is not None:
-            return found
-        with self._locked("run", cancel):
-            found = self.get()
-            if found is None:
-                found = run()
-                self.add(found)
-            return found
+        runs = self._read().runs
+        if len(runs) < _AT_LEAST:
+            with self._locked("run", cancel):
+                runs = self._read().runs
+                while len(runs) < _AT_LEAST:
+                    runs.append(run())
+                    self.add(runs[-1])
+        return typical(runs)
 
     def add(self, run: Used) -> None:
         """Store a run; the oldest ones are dropped.

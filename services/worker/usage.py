@@ -1,7 +1,7 @@
 """Hold an attempt to caps that are multiples of what the baseline uses on this host.
 
-CPU time is divided by what a fixed probe took right before and after, so that a slow host or
-neighbours that stay do not count against an idea. The clock is the kernel's, for the whole tree,
+CPU time is divided by what a fixed probe took meanwhile, so that a slow host or busy neighbours do
+not count against an idea. The clock is the kernel's, for the whole tree,
 from the first instruction: nothing trains before it.
 """
 
@@ -37,19 +37,20 @@ from services.worker.failures import (
 from services.worker.host import Host
 from services.worker.reference import References
 from services.worker.scoring import evaluation_request
-from services.worker.speed import VERSION, measure_speed
+from services.worker.speed import VERSION, Speed, speed_probe
 from services.worker.telemetry import open_regular
 from services.worker.training import Training, failure_of, start_and_wait
 from services.worker.workspace import open_workspace
 
 _log = logging.getLogger(__name__)
-#: A training this far beyond its cap is ended. Until then neighbours may have come who slow it
-#: down, which only the probe after it can tell.
+#: A training this far beyond its cap by the speed at its start is ended. Until then neighbours may
+#: have come who slow it down, as only the mean over the whole training can tell.
 _HOPELESS = 2.0
 #: Names and formats take some bytes, whatever the model's size.
 _ARTIFACT_SLACK = 64 << 10
 _CURVE_BYTES = 64 << 10
 _SEED = 0
+_SPEED = "train_speed"
 
 
 @dataclass
@@ -59,8 +60,7 @@ class UsageMeter:
     budget: Budget
     references: References
     reference: Used | None
-    before: float
-    after: float = 0.0
+    speed: Speed | None = None
     training: float = 0.0
     evaluation: float = 0.0
     seconds: float = 0.0
@@ -68,22 +68,19 @@ class UsageMeter:
     artifact_bytes: int = 0
     parameters: int | None = None
 
-    def most_cpu_seconds(self) -> float | None:
-        """When to end the training without waiting for its end."""
+    def most_cpu_seconds(self, speed: Speed) -> float | None:
+        """When to end a training, at this speed, without waiting for its end."""
         if self.reference is None or self.budget.compute is None:
             return None
-        return _HOPELESS * self.budget.compute * self.reference.training * self.before
+        return _HOPELESS * self.budget.compute * self.reference.training * speed.seconds
 
-    def trained(self, end: Exit, after: float) -> None:
-        """The training has ended well, and the probe after it took `after`.
+    def trained(self, end: Exit, speed: Speed) -> None:
+        """The training has ended well, and this was the host's speed meanwhile.
 
         Raises:
             AttemptFailed: it used more compute than its cap.
         """
-        self.after = after
-        self.training = end.cpu_seconds / ((self.before + after) / 2)
-        self.seconds = end.wall_seconds
-        self.memory_bytes = end.peak_memory_bytes or 0
+        self._note(speed, end.cpu_seconds, end.wall_seconds, end.peak_memory_bytes)
         if self.reference is None or self.budget.compute is None:
             return
         used = multiple(self.training, self.reference.training)
@@ -92,10 +89,16 @@ class UsageMeter:
 
     def resume(self, facts: Mapping[str, Any]) -> None:
         """Continue from what another worker noted of a training that was within its cap."""
-        self.after = facts["train_probe_after"]
-        self.training = facts["train_cpu_seconds"] / ((self.before + self.after) / 2)
-        self.seconds = facts["train_seconds"]
-        self.memory_bytes = facts["peak_memory_bytes"] or 0
+        names = ("train_cpu_seconds", "train_seconds", "peak_memory_bytes")
+        self._note(Speed(**facts[_SPEED]), *(facts[name] for name in names))
+
+    def _note(
+        self, speed: Speed, cpu_seconds: float, seconds: float, memory_bytes: int | None
+    ) -> None:
+        self.speed = speed
+        self.training = cpu_seconds / speed.seconds
+        self.seconds = seconds
+        self.memory_bytes = memory_bytes or 0
 
     def left(self, found: Sequence[collect.Found], parameters: int | None) -> None:
         """The training left these files.
@@ -103,7 +106,10 @@ class UsageMeter:
         Raises:
             AttemptFailed: they are larger than the cap on the artifact.
         """
-        self.artifact_bytes = sum(file.size for file in found if file.name != CURVE_FILE)
+        # Names count, too: a predictor can read them.
+        self.artifact_bytes = sum(
+            file.size + len(file.name.encode()) for file in found if file.name != CURVE_FILE
+        )
         self.parameters = parameters
         if self.reference is None or self.budget.artifact is None:
             return
@@ -117,7 +123,8 @@ class UsageMeter:
 
     def scored(self, outcome: EvaluationOutcome) -> EvaluationOutcome:
         """The outcome of an evaluation, or a failure when its predictors used too much."""
-        evaluation = outcome.code_cpu_seconds / self.after
+        assert self.speed is not None  # it was trained
+        evaluation = outcome.code_cpu_seconds / self.speed.seconds
         self.evaluation = max(self.evaluation, evaluation)  # some results are scored twice
         if self.reference is None or self.budget.evaluation_compute is None:
             return outcome
@@ -129,11 +136,14 @@ class UsageMeter:
         return dataclasses.replace(outcome, metrics=None, failure=rejected)
 
     def facts(self) -> dict[str, Any]:
-        """For the provenance: multiples of the baseline's, and the probes."""
-        probes = {"train_probe_before": self.before, "train_probe_after": self.after}
+        """For the provenance: the host's speed, and multiples of what the baseline used.
+
+        What has not been measured yet is left out.
+        """
+        speed = {} if self.speed is None else {_SPEED: dataclasses.asdict(self.speed)}
         reference = self.reference or self.references.get()
         if reference is None:
-            return probes
+            return speed
         found = {
             "train_compute": multiple(self.training, reference.training),
             "evaluation_compute": multiple(self.evaluation, reference.evaluation),
@@ -142,7 +152,7 @@ class UsageMeter:
             "train_artifact": multiple(self.artifact_bytes, reference.artifact_bytes),
             "train_parameters": multiple(self.parameters, reference.parameters),
         }
-        return probes | {FACT: {name: value for name, value in found.items() if value is not None}}
+        return speed | {FACT: {name: value for name, value in found.items() if value}}
 
     def used(self) -> Used:
         """What was used, for the references."""
@@ -175,7 +185,8 @@ def references_of(host: Host, bundle: CachedBundle, profile: str) -> References:
         "cpu_model": host.cpu.model,
         "sandbox": host.sandbox.name,
         "probe": VERSION,
-        **{name: host.info[name] for name in ("python", "numpy", "torch")},
+        **{name: host.info[name] for name in ("kernel", "python", "numpy", "torch")},
+        **host.sandbox_facts,
     }
     folder = host.settings.cache / "references"
     return References(folder, f"{environment.name}-{profile.replace('/', '_')[:64]}", about)
@@ -218,27 +229,24 @@ def run_baseline(
     changes = {"attempt": name, "codebase": codebase, "seed": _SEED}
     training = dataclasses.replace(training, spec=spec.model_copy(update=changes))
     settings = host.settings.model_copy(update={"adopt": False})
-    _log.info("%s: no baseline has been measured on this host: running it once", spec.attempt)
+    _log.info("%s: running the baseline, to know what it uses on this host", spec.attempt)
     disk = {"disk_bytes": profile.disk_bytes, "disk_files": settings.disk_files}
     with open_workspace(host.scratch.attempts, name, bundle.baseline, config, **disk) as space:
-        meter = UsageMeter(
-            profile.budget,
-            references_of(host, bundle, spec.profile),
-            None,
-            measure_speed(host.sandbox, training, settings, cancel, "before"),
-        )
+        meter = UsageMeter(profile.budget, references_of(host, bundle, spec.profile), None)
         watch = CheckpointWatch(space.out_descriptor, profile.disk_bytes, cancel)
-        watch.start(time.monotonic())
-        try:
-            end = start_and_wait(host.sandbox, training, space, settings, cancel)
-        finally:
-            checkpoints = watch.stop()
-        if end.reason == "cancelled":
-            raise Cancelled
-        failed = failure_of(end, training, space)
-        if failed is not None:
-            raise _no_reference(failed.message)
-        meter.trained(end, measure_speed(host.sandbox, training, settings, cancel, "after"))
+        with speed_probe(host.sandbox, training, settings) as probe:
+            probe.first(cancel)
+            watch.start(time.monotonic())
+            try:
+                end = start_and_wait(host.sandbox, training, space, settings, cancel)
+            finally:
+                checkpoints = watch.stop()
+            if end.reason == "cancelled":
+                raise Cancelled
+            failed = failure_of(end, training, space)
+            if failed is not None:
+                raise _no_reference(failed.message)
+            meter.trained(end, probe.stop())
         collect.normalise(space.out_descriptor)
         bounds = collect.Bounds(settings.artifact_files, profile.disk_bytes)
         found = collect.scan(space.out_descriptor, bounds)

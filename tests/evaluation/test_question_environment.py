@@ -104,6 +104,20 @@ def test_one_predictor_can_be_asked_several_times(folders: Path) -> None:
     assert outcome.metrics == {"accuracy": 1.0, "programs": 1.0}, outcome.failure
 
 
+ASK_BOTH = """
+def evaluate(run):
+    with run.predictor() as predictor:
+        run.ask_questions(["0 + 7"], predictor=predictor, checkpoint="01")
+"""
+
+
+def test_a_running_predictor_and_a_checkpoint_exclude_each_other(folders: Path) -> None:
+    (folders / "evaluator" / "evaluate.py").write_text(ASK_BOTH)
+    outcome = evaluated(folders, "str(known)", "subprocess")
+    assert outcome.failure is not None
+    assert "a predictor or a checkpoint, not both" in outcome.failure.detail
+
+
 def test_an_answer_that_offers_a_choice_is_none(folders: Path) -> None:
     outcome = evaluated(folders, 'f"\\\\boxed{{{known} or {known + 1}}}"', "subprocess")
     assert outcome.metrics is not None, outcome.failure

@@ -223,6 +223,18 @@ def test_modes_times_and_attributes_of_an_artifact_are_made_equal(tmp_path: Path
     assert not any(names for _, _, names in seen[0])
 
 
+def test_names_of_empty_folders_do_not_reach_a_predictor(tmp_path: Path) -> None:
+    for name in ("model/deep/empty", "corpus one", "kept"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "kept" / "weights").write_text("w")
+    with collect.opened_folder(str(tmp_path)) as descriptor:
+        collect.normalise(descriptor)
+    assert [str(p.relative_to(tmp_path)) for p in sorted(tmp_path.rglob("*"))] == [
+        "kept",
+        "kept/weights",
+    ]
+
+
 def test_reading_an_artifact_leaves_no_mark_in_it(tmp_path: Path) -> None:
     """A page of a hole in a file in memory is there once it was read, also through a mapping that
     cannot be written to."""

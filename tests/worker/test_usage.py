@@ -18,6 +18,7 @@ from assay.sandbox import Exit
 from services.worker.collect import Found
 from services.worker.failures import AttemptFailed, Cancelled, infrastructure
 from services.worker.reference import References
+from services.worker.speed import Speed
 from services.worker.usage import UsageMeter
 from tests.worker.conftest import Lab
 
@@ -55,17 +56,17 @@ def test_an_idea_that_comes_first_is_held_to_a_baseline_run_for_it(capped: Lab) 
     end = submit(capped, "answer(score=1.0)  # changed\n")
     assert told(end) == ("", "succeeded"), end["failure"]
     (stored,) = references(capped)
-    assert len(stored["runs"]) == 1
+    assert len(stored["runs"]) == 3
     assert stored["about"]["hardware_class"] == "cpu-test"
     usage = end["provenance"]["usage"]
     assert 0.05 < usage["train_compute"] < 12
     assert 0.05 < usage["evaluation_compute"] < 12
     assert usage["train_artifact"] == 1.0
-    # One record of the attempt: the run for comparison was neither reported nor kept.
+    # One record of the attempt: the runs for comparison were neither reported nor kept.
     assert len(capped.api.records) == 1
     again = submit(capped, "answer(score=1.0)  # changed again\n")
     assert told(again) == ("", "succeeded")
-    assert len(references(capped)[0]["runs"]) == 1
+    assert len(references(capped)[0]["runs"]) == 3
 
 
 def test_a_measured_baseline_is_a_reference_and_is_not_capped(capped: Lab) -> None:
@@ -73,8 +74,15 @@ def test_a_measured_baseline_is_a_reference_and_is_not_capped(capped: Lab) -> No
         end = submit(capped, "answer(score=1.0)\n")
         assert told(end) == ("", "succeeded"), end["failure"]
         assert len(references(capped)[0]["runs"]) == count
-        assert end["provenance"]["train_probe_before"] > 0
+        speed = end["provenance"]["train_speed"]
+        assert speed["seconds"] > 0
+        assert speed["samples"] >= 4
     assert end["provenance"]["usage"]["train_artifact"] == 1.0
+
+
+def test_the_speed_is_sampled_while_the_training_runs(capped: Lab) -> None:
+    end = submit(capped, "time.sleep(5)\nanswer(score=1.0)\n")
+    assert end["provenance"]["train_speed"]["samples"] >= 7
 
 
 @pytest.mark.parametrize(
@@ -102,7 +110,7 @@ def test_what_goes_beyond_a_cap_is_refused_by_name(
     assert told(end) == outcome
     assert end["infrastructure"] is False
     assert end["metrics"] == {}
-    assert len(references(capped)[0]["runs"]) == 1  # the baseline's alone
+    assert len(references(capped)[0]["runs"]) == 3  # the baseline's alone
 
 
 def test_a_baseline_that_fails_is_the_hosts_fault(
@@ -118,7 +126,7 @@ def test_a_baseline_that_fails_is_the_hosts_fault(
 
 
 def meter(tmp_path: Path, reference: Used | None = RUN) -> UsageMeter:
-    return UsageMeter(BUDGET, References(tmp_path, "env", {}), reference, before=0.1)
+    return UsageMeter(BUDGET, References(tmp_path, "env", {}), reference)
 
 
 def ended(cpu_seconds: float) -> Exit:
@@ -126,18 +134,18 @@ def ended(cpu_seconds: float) -> Exit:
 
 
 def test_a_host_that_slows_down_under_load_does_not_count_against_an_idea(tmp_path: Path) -> None:
-    meter(tmp_path).trained(ended(13.9), after=0.1)
+    meter(tmp_path).trained(ended(13.9), Speed(0.1, 9))
     with pytest.raises(AttemptFailed) as refused:
-        meter(tmp_path).trained(ended(14.1), after=0.1)
+        meter(tmp_path).trained(ended(14.1), Speed(0.1, 9))
     assert refused.value.failure.code == "compute_exceeded"
     assert "1.41 times" in refused.value.failure.message
-    meter(tmp_path).trained(ended(18.0), after=0.18)  # 1.29 times in units of a busy host
-    meter(tmp_path, None).trained(ended(90.0), after=0.1)  # the baseline defines what is usual
+    meter(tmp_path).trained(ended(18.0), Speed(0.14, 9))  # 1.29 times in units of a busy host
+    meter(tmp_path, None).trained(ended(90.0), Speed(0.1, 9))  # the baseline defines what is usual
 
 
 def test_an_evaluation_beyond_its_cap_tells_a_fixed_sentence(tmp_path: Path) -> None:
     found = meter(tmp_path)
-    found.trained(ended(10.0), after=0.1)
+    found.trained(ended(10.0), Speed(0.1, 9))
     honest = EvaluationOutcome({"loss": 1.0}, None, 5.0, 12.0, code_cpu_seconds=11.0)
     assert found.scored(honest) is honest
     refused = found.scored(replace(honest, code_cpu_seconds=12.5))
@@ -150,9 +158,11 @@ def test_an_evaluation_beyond_its_cap_tells_a_fixed_sentence(tmp_path: Path) -> 
 def test_an_artifact_is_bounded_without_its_curve(tmp_path: Path) -> None:
     found = meter(tmp_path)
     found.left([Found("model.pt", 3_700_000), Found("metrics.jsonl", 9_000_000)], 630_784)
-    assert found.artifact_bytes == 3_700_000
+    assert found.artifact_bytes == 3_700_000 + len("model.pt")
     with pytest.raises(AttemptFailed):
         found.left([Found("model.pt", 2_500_000), Found("corpus", 1_400_000)], None)
+    with pytest.raises(AttemptFailed):  # a corpus in the names of empty files
+        found.left([Found(f"{n:0500}", 0) for n in range(8000)], None)
 
 
 def test_references_are_medians_of_the_latest_runs(tmp_path: Path) -> None:
@@ -215,4 +225,4 @@ def test_one_attempt_of_a_host_runs_the_baseline_and_the_others_wait(tmp_path: P
     go_on.set()
     for thread in threads:
         thread.join(30)
-    assert runs == [1]
+    assert runs == [1, 1, 1]
