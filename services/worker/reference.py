@@ -19,14 +19,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from assay.domain.usage import Used, typical
+from assay.domain.usage import REFERENCE_RUNS, Used, typical
 from services.worker.failures import Cancelled
 
 _log = logging.getLogger(__name__)
 #: A median of so many does not follow a busy hour, and follows a new kernel within a day.
 _KEPT = 20
-#: One run varies by some percent, and every cap with it.
-_AT_LEAST = 3
 _WAIT_SECONDS = 0.2
 
 
@@ -61,10 +59,10 @@ class References:
             Cancelled: `cancel` was set while another attempt ran the baseline.
         """
         runs = self._read().runs
-        if len(runs) < _AT_LEAST:
+        if len(runs) < REFERENCE_RUNS:
             with self._locked("run", cancel):
                 runs = self._read().runs
-                while len(runs) < _AT_LEAST:
+                while len(runs) < REFERENCE_RUNS:
                     runs.append(run())
                     self.add(runs[-1])
         return typical(runs)

@@ -9,6 +9,9 @@ from typing import Any
 
 #: The fact of a result's provenance that holds its usage.
 FACT = "usage"
+#: Runs of the baseline that a host has before it judges an idea. One varies by some percent, and
+#: every cap with it.
+REFERENCE_RUNS = 3
 
 
 @dataclass(frozen=True)

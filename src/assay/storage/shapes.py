@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from assay.contracts.environment import Profile
 from assay.domain.ids import new_id
 from assay.domain.states import MeasurementState
+from assay.domain.usage import REFERENCE_RUNS
 from assay.storage import environments, schema
 from assay.storage.rows import insert_missing
 
@@ -24,7 +25,7 @@ def bound_seconds(profile: Profile) -> float:
     budget = profile.budget
     bound = budget.seconds + 2 * budget.evaluation_seconds + MARGIN_SECONDS
     if budget.is_relative:
-        bound += budget.seconds + budget.evaluation_seconds
+        bound += REFERENCE_RUNS * (budget.seconds + budget.evaluation_seconds)
     return bound
 
 
