@@ -41,6 +41,8 @@ class Plan:
     nulls: Nulls | None = None
 
 
+#: An edit that changes nothing but rounding: each seed stays near the baseline's.
+NULL_CONTROL = "control_norm_eps"
 #: Six good and six bad edits. A verdict rule has to hold whatever the spread of an idea is, so the
 #: edits were chosen by spread: the good ones were sorted by their spread over five seeds in the
 #: table committed for nanogpt@ee07df8932cb, and six were taken at equal steps of rank, with both
@@ -63,6 +65,6 @@ NULL_EDITS = (
 
 PLANS = (
     Plan("toy", (Table(16),), guess=1.0, cost_runs=0),
-    Plan("nanogpt", (Table(5),), guess=15.0, nulls=Nulls(160, 20, NULL_EDITS)),
+    Plan("nanogpt", (Table(5),), guess=15.0, nulls=Nulls(160, 20, (*NULL_EDITS, NULL_CONTROL))),
     Plan("grpo", (Table(5), Table(10, "good")), guess=25.0),
 )
