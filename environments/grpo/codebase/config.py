@@ -89,7 +89,7 @@ class Config:
 class Tiny(Config):
     """A char-level model of 0.1 M parameters with a secret arithmetic: seconds of one CPU core."""
 
-    steps: int = 12
+    steps: int = 24
     prompts_per_step: int = 32
     max_new_tokens: int = 18
     prompt: str = "tiny.txt"

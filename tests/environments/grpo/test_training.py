@@ -158,7 +158,7 @@ def test_it_learns(
     assert outcome.keep == (f"{int(metrics['best_checkpoint']):02d}",)
 
     curve = trained.curve
-    assert [p["step"] for p in curve] == list(range(12))
+    assert [p["step"] for p in curve] == list(range(24))
     assert curve[-1]["train/mean_reward"] > curve[0]["train/mean_reward"] + 0.15
     assert max(p["train/sampler_gap"] for p in curve) < 1e-5
     assert [p.name for p in trained.checkpoints] == ["01", "02", "03", "04"]
