@@ -27,7 +27,6 @@ from assay.sandbox import Limits, SandboxSettings
 from services.worker.hardware import hardware_class, read_cpu
 from tests.environments.conftest import Bundled
 from tests.environments.grpo.conftest import CODEBASE, Done, Train, variables
-from tests.support.needs import missing
 
 pytestmark = pytest.mark.slow
 
@@ -228,7 +227,7 @@ def test_weights_are_those_of_this_hardware_class(data: Path, train: Train) -> N
         for name, folder in files.items()
     }
     if place not in stored:
-        missing(f"{WEIGHTS.name} has no weights of {place}; add {json.dumps({place: found})}")
+        pytest.skip(f"{WEIGHTS.name} has no weights of {place}; add {json.dumps({place: found})}")
     assert found == stored[place]
 
 

