@@ -49,6 +49,8 @@ _HOPELESS = 2.0
 #: Names and formats take some bytes, whatever the model's size.
 _ARTIFACT_SLACK = 64 << 10
 _CURVE_BYTES = 64 << 10
+#: What a program has used at most that a meter saw nothing of: Docker's engine is asked each second.
+_UNSEEN_SECONDS = 1.0
 _SEED = 0
 _SPEED = "train_speed"
 
@@ -83,8 +85,8 @@ class UsageMeter:
         self._note(speed, end.cpu_seconds, end.wall_seconds, end.peak_memory_bytes)
         if self.reference is None or self.budget.compute is None:
             return
-        used = multiple(self.training, self.reference.training)
-        if used is not None and used > self.budget.compute:
+        used = self._beside(self.training, self.reference.training, speed)
+        if used > self.budget.compute:
             raise compute_exceeded(self.budget.compute, f"{used:.2f} times")
 
     def resume(self, facts: Mapping[str, Any]) -> None:
@@ -128,12 +130,16 @@ class UsageMeter:
         self.evaluation = max(self.evaluation, evaluation)  # some results are scored twice
         if self.reference is None or self.budget.evaluation_compute is None:
             return outcome
-        used = multiple(evaluation, self.reference.evaluation)
-        if used is None or used <= self.budget.evaluation_compute or outcome.metrics is None:
+        used = self._beside(evaluation, self.reference.evaluation, self.speed)
+        if used <= self.budget.evaluation_compute or outcome.metrics is None:
             return outcome
         detail = f"{used:.2f} times the baseline's, {self.budget.evaluation_compute:g} are allowed"
         rejected = EvaluationFailure.of(Rejection.COMPUTE_EXCEEDED, detail)
         return dataclasses.replace(outcome, metrics=None, failure=rejected)
+
+    @staticmethod
+    def _beside(used: float, reference: float, speed: Speed) -> float:
+        return used / (reference or _UNSEEN_SECONDS / speed.seconds)
 
     def facts(self) -> dict[str, Any]:
         """For the provenance: the host's speed, and multiples of what the baseline used.

@@ -143,6 +143,18 @@ def test_a_host_that_slows_down_under_load_does_not_count_against_an_idea(tmp_pa
     meter(tmp_path, None).trained(ended(90.0), Speed(0.1, 9))  # the baseline defines what is usual
 
 
+def test_a_cap_holds_where_the_meter_saw_nothing_of_the_baseline(tmp_path: Path) -> None:
+    unseen = replace(RUN, training=0.0, evaluation=0.0)
+    meter(tmp_path, unseen).trained(ended(1.3), Speed(0.1, 9))
+    with pytest.raises(AttemptFailed):
+        meter(tmp_path, unseen).trained(ended(1.5), Speed(0.1, 9))
+    found = meter(tmp_path, unseen)
+    found.trained(ended(1.0), Speed(0.1, 9))
+    outcome = EvaluationOutcome({"loss": 1.0}, None, 5.0, 4.0, code_cpu_seconds=3.5)
+    assert found.scored(outcome).failure is not None
+    assert found.scored(replace(outcome, code_cpu_seconds=2.5)).failure is None
+
+
 def test_an_evaluation_beyond_its_cap_tells_a_fixed_sentence(tmp_path: Path) -> None:
     found = meter(tmp_path)
     found.trained(ended(10.0), Speed(0.1, 9))

@@ -80,12 +80,12 @@ def _attacks() -> dict[str, Tree]:
     data = STEPS + "        self.steps = self.steps * 5 // 2\n"
     helper = (SAVE, GO_ON.lstrip() + SAVE)
     load = LOADED.replace("    return", '    go_on(model, saved["text"])\n    return')
-    every_byte = GO_ON.replace("[:290_000]", "* 4")
+    many_copies = GO_ON.replace("[:290_000]", "* 16")
     return {
         "data": edited({"train.py": [(STEPS, data)]}),
         "load": edited({"model.py": [helper, (SAVED, KEEP_TEXT), (LOADED, load)]}),
         "first answer": edited({"model.py": [helper, (SAVED, KEEP_TEXT), (LOADED, TRAIN_LATER)]}),
-        "corpus": edited({"model.py": [(SAVE, every_byte.lstrip() + SAVE), (SAVED, KEEP_TEXT)]}),
+        "corpus": edited({"model.py": [(SAVE, many_copies.lstrip() + SAVE), (SAVED, KEEP_TEXT)]}),
         "second process": edited({"model.py": [helper], "train.py": [(END, SECOND + END)]}),
         "left behind": edited({"model.py": [helper], "train.py": [(END, LEFT_BEHIND + END)]}),
     }
