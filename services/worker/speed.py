@@ -10,6 +10,7 @@ trainings of nanogpt `tiny`, alone and beside neighbours of three kinds).
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import os
 import tempfile
@@ -25,6 +26,7 @@ from services.worker.failures import AttemptFailed, Cancelled, infrastructure
 from services.worker.settings import WorkerSettings
 from services.worker.training import Training, limits_of
 
+_log = logging.getLogger(__name__)
 #: What another version of the probe has measured is not comparable.
 VERSION = 2
 #: For the first samples, which take a tenth of a second of an idle processor.
@@ -107,13 +109,9 @@ class SpeedProbe:
         return self._speed()
 
     def stop(self) -> Speed:
-        """End it, and return the mean of all samples.
-
-        Raises:
-            AttemptFailed: it ended on its own: what the host's speed was is not known.
-        """
-        if not self._thread.is_alive():
-            raise self._failed()
+        """End it, and return the mean of all samples."""
+        if not self._thread.is_alive():  # killed for want of memory, say: no reason to lose a run
+            _log.warning("%s ended early: %s", self._spec.name, self._why())
         self.close()
         return self._speed()
 
@@ -134,7 +132,7 @@ class SpeedProbe:
                 self._end = handle.wait(self._stop)
             finally:
                 handle.kill()
-        except SandboxError as error:
+        except (SandboxError, OSError) as error:
             self._error = str(error)
 
     def _said(self) -> list[str]:
@@ -148,13 +146,16 @@ class SpeedProbe:
         lines = (line.partition(" ") for line in self._said())
         return [found for mark, _, text in lines if mark == "seconds" and (found := _number(text))]
 
-    def _failed(self) -> AttemptFailed:
-        self.close()
+    def _why(self) -> str:
         end = f"{self._end.reason}, code {self._end.code}" if self._end else self._error
         last = (self._said() or ["nothing was printed"])[-1]
+        return f"({end}): {last}"
+
+    def _failed(self) -> AttemptFailed:
+        self.close()
         return infrastructure(
             "probe_failed",
-            f"the speed of this host could not be measured ({end}): {last}. "
+            f"the speed of this host could not be measured {self._why()}. "
             "The sandbox's interpreter needs numpy.",
         )
 

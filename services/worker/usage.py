@@ -49,7 +49,7 @@ _HOPELESS = 2.0
 #: Names and formats take some bytes, whatever the model's size.
 _ARTIFACT_SLACK = 64 << 10
 _CURVE_BYTES = 64 << 10
-#: What a program has used at most that a meter saw nothing of: Docker's engine is asked each second.
+#: What a program used at most of which a meter saw nothing: Docker's engine is asked each second.
 _UNSEEN_SECONDS = 1.0
 _SEED = 0
 _SPEED = "train_speed"

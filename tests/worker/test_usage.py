@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from assay.contracts.environment import Budget
@@ -78,6 +79,40 @@ def test_a_measured_baseline_is_a_reference_and_is_not_capped(capped: Lab) -> No
         assert speed["seconds"] > 0
         assert speed["samples"] >= 4
     assert end["provenance"]["usage"]["train_artifact"] == 1.0
+
+
+def test_a_probe_that_is_killed_loses_no_training(capped: Lab) -> None:
+    ended, killed = threading.Event(), []
+
+    def kill() -> None:
+        while not ended.wait(0.05):
+            running = {
+                child: command(child) for child in psutil.Process().children(recursive=True)
+            }
+            if not any("train.py" in found for found in running.values()):
+                continue
+            for child, found in running.items():
+                if "numpy.tanh" in found:
+                    child.kill()
+                    killed.append(child.pid)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        end = submit(capped, "time.sleep(2)\nanswer(score=1.0)\n")
+    finally:
+        ended.set()
+        killer.join()
+    assert told(end) == ("", "succeeded"), end["failure"]
+    assert killed
+
+
+def command(process: psutil.Process) -> str:
+    """The command line; empty once the process is gone."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 def test_the_speed_is_sampled_while_the_training_runs(capped: Lab) -> None:
