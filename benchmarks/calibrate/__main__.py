@@ -10,7 +10,7 @@ Stages, for each environment (`plans.py` says on how many seeds):
     baselines  baseline.json in the environment's folder: the unmodified codebase and the controls
     tables     benchmarks/results/discrimination-…: every edit of tests/environments/NAME/edits
     cost       benchmarks/results/cost-…: core-seconds and wall seconds, on idle and busy cores
-    nulls      benchmarks/results/nulls-…: many seeds of the baseline, of twelve edits and of a control
+    nulls      benchmarks/results/nulls-…: many seeds of the baseline, twelve edits and a control
 
 A stage is skipped if its output is of the present environment, edits and hardware class. Each run
 is stored in .assay/measured.jsonl when it ends, under the environment's hash, so an interrupted
