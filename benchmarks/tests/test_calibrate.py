@@ -160,12 +160,17 @@ def test_no_run_starts_once_the_time_is_over(desk: Desk) -> None:
 
 
 def test_ctrl_c_asks_to_stop_and_the_second_one_insists() -> None:
-    with stopping(None) as stop:
-        assert not stop()
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop()
-        with pytest.raises(KeyboardInterrupt):
+    # Where tests run in the background, a shell has the signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with stopping(None) as stop:
+            assert not stop()
             os.kill(os.getpid(), signal.SIGINT)
+            assert stop()
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_changed_environment_is_measured_anew(desk: Desk) -> None:
