@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from assay.domain.distributions import student_cdf
 from assay.domain.metrics import Direction
 from assay.environments.catalog import Environment
 from assay.patching import apply_answer
@@ -34,33 +35,13 @@ EDITS = ROOT / "tests" / "environments"
 ALPHA = 0.01
 
 
-def student_p(t: float, degrees: int) -> float:
-    """Two-sided p of Student's t, by integrating the density (Simpson's rule)."""
-    scale = math.gamma((degrees + 1) / 2) / math.gamma(degrees / 2)
-    scale /= math.sqrt(degrees * math.pi)
-    steps = 20_000
-    # u = t' / (1 + t') maps the tail from |t| to infinity onto a finite interval.
-    start, width = abs(t) / (1 + abs(t)), 1 / (1 + abs(t)) / steps
-
-    def density(u: float) -> float:
-        if u >= 1.0:
-            return 0.0
-        x = u / (1 - u)
-        tail: float = (1 + x * x / degrees) ** (-(degrees + 1) / 2)
-        return scale * tail / (1 - u) ** 2
-
-    weights = (1 if i in (0, steps) else 4 if i % 2 else 2 for i in range(steps + 1))
-    total: float = sum(w * density(start + i * width) for i, w in enumerate(weights))
-    return 2 * total * width / 3
-
-
 def compare(values: Sequence[float], baseline: Sequence[float]) -> dict[str, float]:
-    """The paired difference to the baseline with t and p."""
+    """The paired difference to the baseline with t and its two-sided p."""
     differences = [a - b for a, b in zip(values, baseline, strict=True)]
     spread = stdev(differences)
     mean = fmean(differences)
     t = mean / (spread / math.sqrt(len(differences))) if spread else math.copysign(1e9, mean)
-    return {"difference": mean, "t": t, "p": student_p(t, len(differences) - 1)}
+    return {"difference": mean, "t": t, "p": 2 * student_cdf(-abs(t), len(differences) - 1)}
 
 
 def edited(base: Tree, folder: Path, kind: str = "") -> dict[str, Tree]:

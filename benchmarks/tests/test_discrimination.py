@@ -11,7 +11,7 @@ import pytest
 
 from assay.environments.catalog import Environment
 from assay.sandbox import SandboxSettings
-from benchmarks.discrimination import compare, figures_of, student_p, swept, table_of
+from benchmarks.discrimination import compare, figures_of, swept, table_of
 from tests.support.measuring import ROOT, TRIES, Bench, Result, Store
 
 
@@ -20,13 +20,6 @@ def bench(tmp_path: Path) -> Bench:
     environment = Environment.load(ROOT / "environments" / "toy")
     settings = SandboxSettings("subprocess", scratch=tmp_path)
     return Bench(environment, "tiny", tmp_path, "cpu", settings)
-
-
-@pytest.mark.parametrize(
-    ("t", "degrees", "p"), [(2.776, 4, 0.05), (4.604, 4, 0.01), (-3.250, 9, 0.01), (0.0, 4, 1.0)]
-)
-def test_p_is_that_of_the_tables(t: float, degrees: int, p: float) -> None:
-    assert student_p(t, degrees) == pytest.approx(p, rel=1e-3)
 
 
 def test_differences_are_paired() -> None:
