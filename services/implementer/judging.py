@@ -37,15 +37,15 @@ _HEADER = "Traceback (most recent call last):"
 
 @dataclass(frozen=True)
 class Patched:
-    """A sample whose diff applied and passed preflight."""
+    """A sample whose diff applied and passed preflight; `request` is None if none was needed."""
 
-    request: ImplementRequest
+    request: ImplementRequest | None
     files: Files
 
     @property
-    def sample(self) -> int:
+    def sample(self) -> int | None:
         """Which sample it is."""
-        return self.request.sample
+        return None if self.request is None else self.request.sample
 
 
 @dataclass(frozen=True)

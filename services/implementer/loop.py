@@ -3,7 +3,8 @@
 Up to `samples` calls, each revised up to `revisions` times from what was wrong with its answer;
 the first diff that applies and passes preflight wins and the others are cancelled (paper §2.2).
 `paper` sampling starts all samples at once; `staged` starts one, and more only when it has failed.
-A codebase that crashed early in training goes through the loop once more, with its traceback.
+A codebase that crashed early in training goes through the loop once more, with its traceback. An
+idea that confirms an earlier experiment takes that one's codebase, and no model is asked.
 
 Every call is recorded before it is made and after it returned, so a crash repeats at most one
 call per sample: recorded answers are read back instead of being asked for again.
@@ -102,6 +103,10 @@ class Loop:
             NoLongerWantedError: the experiment was cancelled meanwhile.
             Unavailable: the database or the object store cannot be used; try again later.
         """
+        if self.work.confirms is not None:
+            store = self.context.store
+            files = await asyncio.to_thread(environments.get_codebase, store, self.work.confirms)
+            return Patched(None, files)
         stored = await asyncio.to_thread(self._stored)
         try:
             if self.work.repair is not None:

@@ -281,7 +281,7 @@ class ImplementPool:
             executor = self._executor(work.executor)
             shared, judge = self._shared, self._judge
             outcome = await Loop(self._context, work, executor, baseline, shared, judge).run()
-            if isinstance(outcome, Patched):
+            if isinstance(outcome, Patched) and outcome.request is not None:
                 recording.note(executor, outcome.request, won=True)
             await asyncio.to_thread(self._conclude, work, outcome)
         except NoLongerWantedError:

@@ -13,7 +13,7 @@ from assay.contracts.caps import Spending
 from assay.contracts.search import MAX_EPOCH_BYTES, EpochRequest, bytes_of
 from assay.domain.errors import FieldError, InvalidInput, NotFound, Unavailable
 from assay.domain.isolation import needs_isolation
-from assay.domain.states import WorkerState
+from assay.domain.states import ExperimentState, WorkerState
 from assay.environments.catalog import Environment
 from assay.llm import MissingKey, ModelError, ModelName, Usage, price
 from assay.storage import caps, environments, measurements, schema
@@ -138,8 +138,36 @@ def check_batch(context: Context, request: BatchRequest, owner: str) -> Environm
     check_cap(context, request.executor, owner, request.options)
     check_smoke(context, environment, request.options, request.executor, request.ideator)
     check_client_keys(request.ideas)
+    _check_confirmed(context, request, environment, owner)
     context.store.check()
     return environment
+
+
+def _check_confirmed(
+    context: Context, request: BatchRequest, environment: Environment, owner: str
+) -> None:
+    """Refuse to confirm what is not the owner's, has no result, or was made on other terms."""
+    with context.db.read() as session:
+        for place, idea in enumerate(request.ideas):
+            if idea.confirms is None:
+                continue
+            row = session.get(schema.Experiment, idea.confirms)
+            batch = None if row is None else session.get(schema.Batch, row.batch_id)
+            if row is None or batch is None or batch.owner != owner:
+                wrong = "there is no such experiment"
+            elif row.state != ExperimentState.SUCCEEDED.value:
+                wrong = f"only a result can be confirmed, and this experiment is {row.state}"
+            elif (batch.environment_id, batch.profile) != (environment.id, request.profile):
+                wrong = f"it was measured in {batch.environment_id}, profile {batch.profile}"
+            elif (batch.executor, batch.ideator) != (request.executor, request.ideator):
+                # They decide which isolation its code needs.
+                wrong = (
+                    f"it was made with executor {batch.executor!r} and ideator "
+                    f"{batch.ideator!r}; name the same ones"
+                )
+            else:
+                continue
+            raise InvalidInput.field(f"/ideas/{place}/confirms", wrong, "not_confirmable")
 
 
 def check_client_keys(ideas: Sequence[IdeaRequest]) -> None:
@@ -158,6 +186,13 @@ def check_client_keys(ideas: Sequence[IdeaRequest]) -> None:
 def check_epoch(request: EpochRequest) -> None:
     """Refuse ideas that no epoch can hold. Raises InvalidInput that names the field."""
     check_client_keys(request.ideas)
+    for place, idea in enumerate(request.ideas):
+        if idea.confirms is not None:
+            raise InvalidInput.field(
+                f"/ideas/{place}/confirms",
+                "an epoch holds new ideas; submit confirmations as a batch of their own",
+                "not_confirmable",
+            )
     size = bytes_of(request.ideas)
     if size > MAX_EPOCH_BYTES:
         raise InvalidInput.field(

@@ -60,16 +60,51 @@ def test_a_confirmed_metric_ranks_and_stands_beside_the_other() -> None:
 
 
 def comparison(**changes: Any) -> ComparisonBody:
-    body = {"baseline_mean": 2.5, "baseline_spread": 0.1, "baseline_n": 5, "delta": -0.0123,
-            "standard_error": 0.0041, "sigmas": 3.0, "verdict": "better"}  # fmt: skip
+    body = {"baseline_mean": 2.5, "baseline_spread": 0.1, "baseline_n": 5, "n": 1,
+            "effect": 0.0123, "standard_error": 0.0041, "sigmas": 3.0, "degrees_of_freedom": 7.0,
+            "low": 0.0026, "high": 0.022, "p": 0.0199, "posterior": 0.0121, "p_improves": 0.99,
+            "verdict": "better"}  # fmt: skip
     return ComparisonBody.model_validate({**body, **changes})
 
 
-def test_a_change_is_told_with_its_standard_error() -> None:
-    assert analysis.format_change(comparison()) == "-0.0123 ± 0.0041 (+3.0σ)"
-    unknown = comparison(standard_error=None, sigmas=None)
-    assert analysis.format_change(unknown) == "-0.0123 (spread unknown)"
-    assert analysis.format_change(None) == "–"
+def test_an_effect_is_told_with_its_interval() -> None:
+    assert analysis.format_effect(comparison()) == "+0.0123 [+0.0026, +0.0220]"
+    unknown = comparison(low=None, high=None)
+    assert analysis.format_effect(unknown) == "+0.0123 (spread unknown)"
+    assert analysis.format_effect(None) == "–"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "better, p 0.02"),
+        ({"p": 1e-9}, "better, p < 0.0001"),
+        ({"verdict": "identical", "p": 1.0}, "identical"),
+        ({"verdict": "undecided", "p": None}, "undecided"),
+        ({"verdict": "worse", "exploratory": True}, "worse, p 0.02 (exploratory)"),
+    ],
+)
+def test_a_verdict_is_told_with_its_p(changes: dict[str, Any], told: str) -> None:
+    assert analysis.format_verdict(comparison(**changes)) == told
+
+
+def test_leads_stand_beside_what_luck_alone_would_give() -> None:
+    found = [comparison(), comparison(verdict="undecided"), comparison(verdict="worse", p=None)]
+    found.append(comparison(verdict="identical", p=1.0))
+    bodies = [experiment(i, metric=2.0, comparison=each) for i, each in enumerate(found)]
+    assert analysis.leads([*bodies, experiment(9)]) == (1, 2, 0.05)
+
+
+def test_claims_pay_for_all_that_were_confirmed() -> None:
+    found = [comparison(p=p) for p in (0.02, 0.001, 0.9)]
+    bodies = [experiment(i, metric=2.0, comparison=each) for i, each in enumerate(found)]
+    assert analysis.claims(bodies[:2]) == bodies[:2]
+    assert analysis.claims([*bodies[:2], experiment(9, state="failed")]) == bodies[:2]
+    assert analysis.claims(bodies[:1]) == bodies[:1]
+    assert analysis.claims([bodies[0], bodies[2], experiment(9)]) == []
+    for changes in ({"verdict": "provisional"}, {"exploratory": True}):
+        seen = experiment(0, metric=2.0, comparison=comparison(**{"p": 0.001, **changes}))
+        assert analysis.claims([seen]) == []
 
 
 def test_a_row_holds_what_decides() -> None:
@@ -77,7 +112,7 @@ def test_a_row_holds_what_decides() -> None:
         [experiment(0, metric=2.4877, seconds=75.2, comparison=comparison())], Direction.MINIMIZE
     )
     assert (row.rank, row.title, row.metric) == (1, "idea 0", "2.4877")
-    assert (row.verdict, row.time) == ("better", "1 min 15 s")
+    assert (row.verdict, row.time) == ("better, p 0.02", "1 min 15 s")
 
 
 def test_what_a_result_used_stands_beside_its_verdict() -> None:
@@ -133,7 +168,7 @@ def test_a_narrow_terminal_leaves_columns_out(width: int, shown: tuple[bool, boo
     )
     text = drawn(made, width)
     assert ("better" in text, "exp_0" in text) == shown
-    assert "-0.0123 ± 0.0041 (+3.0σ)" in text
+    assert "+0.0123 [+0.0026, +0.0220]" in text
 
 
 @pytest.mark.parametrize(

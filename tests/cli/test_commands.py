@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from assay.cli.command import Ambiguous, full_id
 from assay.cli.options import parse_seeds
 from assay.contracts.batch import BatchBody
 from assay.domain.errors import InvalidInput
+from assay.domain.verdicts import Verdict
 from tests.cli.conftest import Cli
 from tests.support.fake_service import Fault
 
@@ -60,11 +62,38 @@ def test_submit_passes_its_flags_on(cli: Cli, ideas: str) -> None:
 def test_submit_and_wait_shows_ranked_results_and_failures(cli: Cli, ideas: str) -> None:
     answer = cli("batch", "submit", ideas, *SUBMIT, "--wait")
     assert answer.code == 0
-    assert "change vs baseline" in answer.out
+    assert "effect [95 %]" in answer.out
     assert "ZeroDivisionError: division by zero" in answer.out
     assert "implement" in answer.out
     assert "\x1b" not in answer.out + answer.err
     assert "5/5 finished: 3 succeeded, 2 failed" in answer.err
+
+
+def test_submit_and_wait_waits_for_the_baseline_too(cli: Cli, ideas: str) -> None:
+    cli.sleep = lambda _: None
+    cli.service.to_come = 40
+    answer = cli("batch", "submit", ideas, *SUBMIT, "--wait")
+    assert answer.code == 0
+    assert "baseline of fake@abc, tiny:" in answer.err
+    assert "provisional" not in answer.out
+    assert cli.service.to_come == 0
+
+
+def test_verdicts_are_provisional_where_the_baseline_came_too_late(cli: Cli, ideas: str) -> None:
+    cli.service.to_come = 1_000_000
+    answer = cli("batch", "submit", ideas, *SUBMIT, "--wait", "--timeout", "1")
+    assert answer.code == 124
+    assert re.search(r"verdicts are provisional: \d+ seeds of the baseline to come", answer.out)
+    assert "effect [95 %]" in answer.out
+
+
+def test_watching_for_a_program_ends_with_the_batch(cli: Cli, ideas: str) -> None:
+    id_ = cli("batch", "submit", ideas, *SUBMIT, "--json").json["target"]
+    cli.service.to_come = 1_000_000
+    answer = cli("batch", "watch", id_, "--json")
+    assert answer.code == 0
+    assert "verdicts are provisional" in answer.err
+    assert json.loads(answer.out.splitlines()[-1])["type"] == "batch.finished"
 
 
 def test_submit_and_wait_as_json_is_a_read(cli: Cli, ideas: str) -> None:
@@ -127,7 +156,7 @@ def test_rankings_of_a_worn_split_ask_for_confirmation(cli: Cli, ideas: str) -> 
     id_ = submitted(cli, ideas)
     split = {"name": "search", "bits_shown": 9_990, "bits_budget": 10_000, "worn": False}
     cli.service.splits = [split]
-    assert "confirm" not in cli("batch", "show", id_).out
+    assert "Worn held-out split" not in cli("batch", "show", id_).out
     assert "held-out split search: 9,990 of 10,000 bits shown\n" in (
         cli("env", "show", "fake", "--service").out
     )
@@ -184,6 +213,10 @@ def test_the_verbs_of_an_experiment(cli: Cli, ideas: str) -> None:
     curves = cli("experiment", "curves", good, "--json").json["data"]
     assert curves[1]["values"]["train/loss"] == "NaN"
     assert "loss" in cli("experiment", "result", good).out
+    verdict = cli("experiment", "result", good, "--json").json["data"]["comparison"]["verdict"]
+    for expected in Verdict:
+        answer = cli("experiment", "result", good, "--expect", expected.value)
+        assert answer.code == (0 if expected.value == verdict else 1), answer.err
     assert cli("experiment", "cancel", good, "--yes").code == 0
 
 
@@ -435,4 +468,4 @@ def test_every_verb_takes_json_and_has_help() -> None:
         seen += 1
         options = {o for p in item.params for o in p.opts}
         assert "--json" in options, name
-    assert seen == 36
+    assert seen == 39

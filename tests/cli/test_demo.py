@@ -128,10 +128,10 @@ def test_every_broken_promise_is_named() -> None:
     whole = [*good, failed(8, "implement"), failed(9, "train")]
     assert unmet(whole) == []
     assert "at least 8" in unmet(whole[1:])[0]
-    noise = comparison(verdict="within_noise")
+    noise = comparison(verdict="undecided")
     dull = [experiment(i, metric=2.0, comparison=noise) for i in range(8)]
     assert unmet([*dull, *whole[8:]]) == [
-        "missing: an idea better than the baseline by more than 2 standard errors"
+        "missing: an idea that is called better than the baseline"
     ]
     assert unmet(whole[:9]) == ["missing: an idea that failed at train"]
     assert unmet([*whole[:8], whole[9]]) == ["missing: an idea that failed at implement"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -187,7 +186,7 @@ def test_calibrate_waits_prints_and_writes(served: Cli, folder: Path) -> None:
     answer = served("env", "calibrate", "fake", "--profile", "tiny", "--seeds", "5")
     assert answer.code == 0, answer.err
     assert "mean 2.5, spread 0.0158 over 5 seeds" in answer.out
-    assert "2/5" in answer.err
+    assert "3/5" in answer.err
     written = json.loads((folder / "baseline.json").read_text())
     entry = written["tiny"]["cpu-fake"]
     assert (entry["mean"], entry["seeds"]) == (2.5, [0, 1, 2, 3, 4])
@@ -231,7 +230,7 @@ def test_calibrate_can_leave_the_folder_alone(served: Cli, folder: Path) -> None
     arguments = ("env", "calibrate", "fake", "--profile", "tiny")
     assert served(*arguments, "--no-write").code == 0
     assert served(*arguments, "--dry-run").code == 0
-    assert served.service.calibrated == 1
+    assert served.service.calibrated == 2  # one seed alone, then all
     assert not (folder / "baseline.json").exists()
 
 
@@ -243,15 +242,92 @@ def test_calibrate_refuses_another_version(cli: Cli, folder: Path) -> None:
 
 
 def test_calibrate_times_out(served: Cli, folder: Path) -> None:
-    served.service.baseline = {"mean": None, "spread": None, "pending": 2}
+    served.service.pending = 1_000
     answer = served("env", "calibrate", "fake", "--profile", "tiny", "--timeout", "0.05")
     assert answer.code == 124
 
 
-def test_calibrate_says_when_nothing_succeeded(served: Cli, folder: Path) -> None:
-    served.service.baseline = {"mean": None, "spread": None, "failed": 5}
-    answer = served("env", "calibrate", "fake", "--profile", "tiny")
+CRASHED = {
+    "seed": 0,
+    "measurement": "mea_7",
+    "failure": {"stage": "train", "code": "crashed", "message": "ValueError: no"},
+}
+CALIBRATE = ("env", "calibrate", "fake", "--profile", "tiny")
+
+
+def test_the_profile_says_how_many_seeds(served: Cli, folder: Path) -> None:
+    assert "on 5 seeds" in served(*CALIBRATE, "--dry-run").out
+    assert served(*CALIBRATE).code == 0
+    assert served.service.asked_seeds == [[0], [0, 1, 2, 3, 4]]
+
+
+def test_calibrate_says_why_a_seed_failed_and_stops(served: Cli, folder: Path) -> None:
+    served.service.failures = [CRASHED]
+    answer = served(*CALIBRATE)
     assert answer.code == 1
-    assert "none of the 5" in answer.err
+    assert "seed 0 of the baseline of fake@" in answer.err
+    assert "failed at train (crashed): ValueError: no" in answer.err
+    assert "  step 29\n  ValueError: no\n" in answer.err
+    assert "step 10" not in answer.err
+    assert "--profile tiny --again" in answer.err
+    assert served.service.asked_seeds == [[0]]
     assert not (folder / "baseline.json").exists()
-    shutil.rmtree(folder)
+    assert served(*CALIBRATE, "--json").json["error"]["code"] == "baseline_failed"
+
+
+def test_calibrate_starts_one_seed_alone_and_no_other_after_a_crash(
+    served: Cli, folder: Path
+) -> None:
+    """The first seed is still running when it is asked for, and crashes then."""
+    service = served.service
+    service.pending = 6
+
+    def crash(_: float) -> None:
+        service.failures = [CRASHED]
+
+    served.sleep = crash
+    assert served(*CALIBRATE).code == 1
+    assert service.asked_seeds == [[0]]
+
+
+def test_calibrate_again_measures_what_failed(served: Cli, folder: Path) -> None:
+    served.service.failures = [CRASHED]
+    answer = served(*CALIBRATE, "--again")
+    assert answer.code == 0, answer.err
+    assert "mean 2.5" in answer.out
+
+
+def test_what_failed_for_infrastructure_is_measured_again_unasked(
+    served: Cli, folder: Path
+) -> None:
+    lost = {"stage": "start", "code": "infrastructure", "message": "", "retryable": True}
+    served.service.failures = [CRASHED | {"seed": 3, "failure": lost}]
+    answer = served(*CALIBRATE)
+    assert answer.code == 1
+    assert served.service.asked_seeds == [[0], [0, 1, 2, 3, 4]]
+    assert "infrastructure" in answer.err
+
+
+def test_power_says_which_effects_how_many_seeds_show(cli: Cli) -> None:
+    answer = cli("env", "power", "fake", "--profile", "tiny")
+    assert answer.code == 0
+    assert "the default prior" in answer.out
+    rows = cli("env", "power", "fake", "--profile", "tiny", "--json").json["data"]["rows"]
+    assert [row["seeds"] for row in rows][:4] == [1, 2, 3, 5]
+    effects = [row["effect"] for row in rows]
+    assert effects == sorted(effects, reverse=True)
+    baseline = cli.service.baseline
+    baseline |= {"seeds": [0], "values": [2.5], "mean": 2.5, "spread": None}
+    refused = cli("env", "power", "fake", "--profile", "tiny", "--json")
+    assert refused.json["error"]["code"] == "no_baseline"
+    assert "assay env calibrate" in refused.json["error"]["message"]
+
+
+def test_a_fit_is_asked_for_and_told(cli: Cli) -> None:
+    path = ("POST", "/v1/environments/fake/fit")
+    dry = cli("env", "fit", "fake", "--profile", "tiny", "--dry-run")
+    assert dry.code == 0
+    assert path not in [request[:2] for request in cli.service.requests]
+    answer = cli("env", "fit", "fake", "--profile", "tiny")
+    assert "9 codebases" in answer.out
+    assert path in [request[:2] for request in cli.service.requests]

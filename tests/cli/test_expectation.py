@@ -163,7 +163,7 @@ def test_the_demo_says_what_it_expects_and_knows_what_is_measured(
     with Client(cli.url) as client:
         show = Demonstration(client, Output(), "fake", "tiny", measure_speed=speed)
         assert show.run() == []
-        assert "expected: about 2 min (22 measurements" in capsys.readouterr().err
+        assert "expected: about 3 min (31 measurements" in capsys.readouterr().err
         again = Demonstration(client, Output(), "fake", "tiny", measure_speed=speed)
         assert again.run() == []
     assert "expected: seconds" in capsys.readouterr().err

@@ -19,9 +19,8 @@ from assay.storage.objects import LocalStore
 from services.implementer.app import create_app
 from services.implementer.context import Context
 from services.implementer.settings import ImplementerSettings
+from tests.implementer.scored import WORKER_TOKEN, Service, open_service
 from tests.support.databases import sqlite_database
-
-WORKER_TOKEN = "asw_test"
 
 
 @pytest.fixture
@@ -46,6 +45,14 @@ def context(tmp_path: Path, store: LocalStore, catalog: Catalog) -> Iterator[Con
         )
     yield Context(db, store, catalog, ImplementerSettings(), variables={})
     db.dispose()
+
+
+@pytest.fixture
+def service(tmp_path: Path, catalog: Catalog) -> Iterator[Service]:
+    """The API over a search of two ideas; nothing has been measured yet."""
+    made = open_service(tmp_path, catalog)
+    yield made
+    made.context.db.dispose()
 
 
 @pytest.fixture

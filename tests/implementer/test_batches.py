@@ -27,7 +27,7 @@ def test_a_batch_is_accepted_and_can_be_read(api: TestClient) -> None:
     assert body["counts"]["submitted"] == 2
     assert set(body["counts"]) >= {"implementing", "queued", "running", "succeeded", "failed"}
     assert body["metadata"] == {"who": "me"}
-    assert body["baseline"]["pending"] == 5
+    assert body["baseline"]["pending"] == 20
     assert api.get(f"/v1/batches/{body['id']}").json() == body
 
 

@@ -5,35 +5,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import select
-from starlette.testclient import TestClient
 
 from assay.analysis import worn_note
-from assay.contracts.environment import EnvironmentBody
-from assay.domain.placement import Placement
-from assay.domain.rounding import OUTCOME_BITS
+from assay.domain.metrics import Direction
+from assay.domain.rounding import OUTCOME_BITS, shown
+from assay.domain.verdicts import Measured, Verdict, judge
 from assay.environments.catalog import Catalog
 from assay.evaluation.codes import InvalidCode
-from assay.storage import attempts, disclosure, environments, implementations, schema, workers
-from assay.storage.objects import LocalStore
-from services.implementer.app import create_app
-from services.implementer.context import Context
-from services.implementer.settings import ImplementerSettings
-from tests.implementer.conftest import WORKER_TOKEN
-from tests.storage.lifecycle import World
-from tests.support.databases import sqlite_database
+from assay.storage import disclosure, schema
+from tests.implementer.scored import HEADERS, Service, open_service, score
 from tests.support.environment import MANIFEST, write_environment
 
-HEADERS = {"Authorization": f"Bearer {WORKER_TOKEN}"}
-IDEAS = 2
-SEEDS = [0, 1]
 #: Two results that differ by less than is shown, in every number an evaluation gives.
 ONE = {
     "score": 12.50123, "score/se": 0.21234, "score/part": 0.71234,
@@ -45,99 +32,10 @@ TWO = {
 }  # fmt: skip
 FACTS_ONE = {"evaluation_seconds": 2.6123, "evaluation_cpu_seconds": 1.7123, "rescored": 12.50321}
 FACTS_TWO = {"evaluation_seconds": 2.9456, "evaluation_cpu_seconds": 2.2456, "rescored": 12.50245}
+#: Numbers of a comparison that are named as in `Judgement`.
+SHOWN = ("effect", "standard_error", "sigmas", "low", "high", "p", "posterior", "p_improves")
 _IDS = re.compile(r"\b(?:att|bat|call|exp|idea|impl|mea|req|srch|wrk)_[0-9a-z]{10,}")
 _TIMES = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)")
-
-
-@dataclass
-class Service:
-    """The API over one search of two ideas, each on two seeds; the first idea has been scored."""
-
-    api: TestClient
-    context: Context
-    experiments: list[str]
-    found: dict[str, str]
-
-    def finish(self, measurement: str, **body: Any) -> None:
-        """Let the worker report the end of a measurement."""
-        with self.context.db.write() as session:
-            worker = session.scalars(select(schema.Worker.id)).one()
-            given = attempts.assign(
-                self.context.db, session, Placement(measurement, worker), timedelta(seconds=60)
-            )
-            assert given is not None
-        path = f"/internal/v1/attempts/{given.id}/finish"
-        body = {"lease_token": given.lease_token, "seconds": 4.4, "started": True} | body
-        answer = self.api.post(path, json=body, headers=HEADERS)
-        assert answer.status_code == 200, answer.text
-
-    def measurements(self, experiment: str) -> list[str]:
-        read = self.api.get(f"/v1/experiments/{experiment}").json()["measurements"]
-        return [str(each) for each in read]
-
-    def implement(self, experiment: str, content: str) -> list[str]:
-        """Give an experiment a codebase; its measurements."""
-        codebase = environments.put_codebase(self.context.store, {"train.py": content})
-        with self.context.db.write() as session:
-            work = implementations.begin(self.context.db, session, experiment)
-            assert work is not None
-            implementations.succeed(self.context.db, session, work, 0, codebase)
-        return self.measurements(experiment)
-
-    def environment(self) -> EnvironmentBody:
-        return EnvironmentBody.model_validate(self.api.get("/v1/environments/count").json())
-
-
-def open_service(folder: Path, catalog: Catalog) -> Service:
-    db = sqlite_database(folder / "api.db")
-    World.create(db, LocalStore(folder / "objects"), catalog)
-    with db.write() as session:
-        row = session.scalars(select(schema.Worker)).one()
-        row.token_hash = workers.token_hash(WORKER_TOKEN)
-    context = Context(
-        db, LocalStore(folder / "objects"), catalog, ImplementerSettings(), variables={}
-    )
-    api = TestClient(create_app(context), raise_server_exceptions=False)
-    made = api.post(
-        "/v1/searches",
-        json={
-            "environment": "count", "profile": "tiny", "strategy": "best-of-n", "epochs": 1,
-            "batch_size": IDEAS,
-        },
-    )  # fmt: skip
-    search = made.json()["id"]
-    ideas = [{"text": f"Idea {n}."} for n in range(IDEAS)]
-    api.put(f"/v1/searches/{search}/epochs/0", json={"ideas": ideas})
-    options = {"seeds": SEEDS, "baseline_seeds": 3}
-    batch = api.post(f"/v1/searches/{search}/epochs/0/batch", json=options).json()["id"]
-    listed = api.get("/v1/experiments", params={"batch": batch}).json()["data"]
-    experiments = [str(e["id"]) for e in listed]
-    found = {"batch_id": batch, "search_id": search, "experiment_id": experiments[0]}
-    with db.read() as session:
-        found["worker"] = session.scalars(select(schema.Worker.id)).one()
-    return Service(api, context, experiments, found)
-
-
-@pytest.fixture
-def service(tmp_path: Path, catalog: Catalog) -> Iterator[Service]:
-    made = open_service(tmp_path, catalog)
-    yield made
-    made.context.db.dispose()
-
-
-def score(service: Service, metrics: dict[str, float], facts: dict[str, Any]) -> None:
-    """Measure the baseline on three seeds, and the first idea on two."""
-    with service.context.db.read() as session:
-        table = schema.Measurement
-        baseline = session.scalars(select(table.id).order_by(table.seed)).all()
-    for number, measurement in enumerate(baseline):
-        service.finish(measurement, state="succeeded", metrics={"score": 10.00001 + 0.5 * number})
-    provenance = {"isolated": True, "train_seconds": 1.0, **facts}
-    for measurement in service.implement(service.experiments[0], "a = 1\n"):
-        service.finish(measurement, state="succeeded", metrics=metrics, provenance=provenance)
-    service.found["measurement_id"] = service.measurements(service.experiments[0])[0]
-    read = service.api.get(f"/v1/experiments/{service.experiments[0]}").json()
-    service.found["implementation_id"] = read["implementation"]
 
 
 def bodies(service: Service) -> dict[str, str]:
@@ -206,10 +104,14 @@ def test_views_show_what_the_rules_of_rounding_say(service: Service) -> None:
     assert experiment["metric"] == experiment["reward"] == 12.5
     assert experiment["confirmed"] == 11.4
     assert experiment["seconds"] == 8.0
-    assert experiment["comparison"] == {
-        "baseline_mean": 10.5, "baseline_spread": 0.5, "baseline_n": 3, "delta": 2.0,
-        "standard_error": 0.4564, "sigmas": 4.382, "verdict": "better",
-    }  # fmt: skip
+    compared = experiment["comparison"]
+    assert [compared[f"baseline_{name}"] for name in ("mean", "spread", "n")] == [10.5, 0.5, 3]
+    assert (compared["n"], compared["verdict"]) == (2, "better")
+    judged = judge(Direction.MAXIMIZE, measured([12.5, 12.5]), measured([10.0, 10.5, 11.0]))
+    assert {name: compared[name] for name in SHOWN} == {
+        name: shown(getattr(judged, name)) for name in SHOWN
+    }
+    assert compared["degrees_of_freedom"] == shown(judged.df or 0)
     result = get(f"/v1/experiments/{service.experiments[0]}/result").json()
     assert (result["metric"], result["reward"]) == (12.5, 12.5)
     assert result["measurements"][0]["metrics"] == measurement["metrics"]
@@ -224,16 +126,32 @@ def test_views_show_what_the_rules_of_rounding_say(service: Service) -> None:
     assert baseline["values"] == [10.0, 10.5, 11.0]
 
 
-@pytest.mark.parametrize(("excess", "verdict"), [(0.0004, "better"), (-0.0004, "within_noise")])
+@pytest.mark.parametrize(("excess", "verdict"), [(0.0004, "better"), (-0.0004, "undecided")])
 def test_a_verdict_is_that_of_the_exact_numbers(
     service: Service, excess: float, verdict: str
 ) -> None:
-    """Both are shown as 11.41, on either side of two standard errors: 10.50001 + 2 · 0.4564…"""
-    edge = 10.50001 + 2 * 0.5 * (1 / 2 + 1 / 3) ** 0.5
-    score(service, {"score": edge + excess}, {})
+    """Both are shown alike, on either side of the threshold."""
+    edge = threshold([10.00001, 10.50001, 11.00001])
+    score(service, {"score": edge + excess, "score/se": 0.1}, {})
     experiment = service.api.get(f"/v1/experiments/{service.experiments[0]}").json()
-    assert experiment["metric"] == 11.41
+    assert experiment["metric"] == shown(edge, 0.1)
     assert experiment["comparison"]["verdict"] == verdict
+
+
+def threshold(baseline: list[float]) -> float:
+    """The lowest score, on two seeds, that is called better."""
+    low, high = 10.5, 20.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        found = judge(Direction.MAXIMIZE, measured([middle] * 2), measured(baseline)).verdict
+        low, high = (low, middle) if found is Verdict.BETTER else (middle, high)
+    return high
+
+
+def measured(values: list[float]) -> Measured:
+    found = Measured.of(dict(enumerate(values)))
+    assert found is not None
+    return found
 
 
 def test_equal_numbers_share_the_first_place(service: Service) -> None:

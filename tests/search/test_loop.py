@@ -210,7 +210,34 @@ def test_nothing_is_exploited_before_the_baseline_is_measured() -> None:
 
     search = new_search(service)
     drive(connect(service), search, OfflineIdeator(), Watch())
-    assert waited == [3, 2, 1]
+    assert waited == [2, 1]
+    assert service.asked_seeds == [[0, 1, 2, 3, 4]]
+
+
+def test_a_search_waits_for_its_own_seeds_alone() -> None:
+    service = FakeService()
+    service.pending = 4
+    waited: list[int] = []
+
+    class Watch(Observer):
+        def waiting_for_baseline(self, baseline: Any) -> None:
+            waited.append(baseline.pending)
+
+    search = new_search(service, options=BatchOptions(baseline_seeds=3))
+    drive(connect(service), search, OfflineIdeator(), Watch())
+    assert waited == []
+    assert service.pending == 1
+
+
+def test_a_search_leaves_out_a_seed_that_failed() -> None:
+    service = FakeService()
+    service.baseline = {
+        "seeds": [0, 1, 2, 3],
+        "values": [2.5, 2.5, 2.5, 2.5],
+        "failures": [{"seed": 4, "measurement": "mea_4", "failure": None}],
+    }
+    search = new_search(service)
+    assert drive(connect(service), search, OfflineIdeator()).state == "finished"
     assert service.calibrated == 0
 
 

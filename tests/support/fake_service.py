@@ -5,6 +5,7 @@ It is called directly (httpx2's MockTransport) or over real HTTP (`answers.serve
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Callable
@@ -18,7 +19,8 @@ from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
 from assay.contracts.search import EpochRequest, SearchRequest
 from assay.contracts.worker import CordonRequest
 from assay.domain.hashing import derive_seed
-from assay.domain.metrics import Direction, RewardKind, Sample, compare, reward
+from assay.domain.metrics import Direction, RewardKind, reward
+from assay.domain.verdicts import Measured, judge
 from tests.support.fake_answers import event_stream, ok, page, problem
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).isoformat()
@@ -103,6 +105,12 @@ class FakeService:
         self.report: list[dict[str, Any]] = []
         """Rows of the execution report."""
         self.calibrated = 0
+        self.asked_seeds: list[list[int] | None] = []
+        """The seeds of each request for the baseline."""
+        self.failures: list[dict[str, Any]] = []
+        """Baseline seeds that failed, until they are asked for again."""
+        self.to_come = 0
+        """Baseline seeds that a finished batch still lacks; each look at it finishes one."""
         self.pending = 0
         """Baseline measurements that are pending; each look at it finishes one."""
         self.requests: list[tuple[str, str, str | None]] = []
@@ -181,6 +189,9 @@ class FakeService:
              lambda r: ok({"id": "0" * 64, "files": CODEBASE})),
             ("GET", "/v1/environments/[^/]+/baseline", lambda r: ok(self._baseline())),
             ("POST", "/v1/environments/[^/]+/baseline", self._calibrate),
+            ("GET", "/v1/environments/[^/]+/fit", lambda r: ok(self._fit(0))),
+            ("POST", "/v1/environments/[^/]+/fit", lambda r: ok(self._fit(1), 201)),
+            ("GET", f"/v1/measurements/{id_}/logs", self._measurement_log),
             ("GET", "/v1/measurements", lambda r: page(self.measurements, r)),
             ("GET", "/v1/workers", lambda r: page(self._workers(), r)),
             ("GET", "/v1/workers/(here|wrk_1)", lambda r, w: ok(WORKER | self.worker)),
@@ -269,22 +280,27 @@ class FakeService:
 
     def finish(self, batch: str) -> None:
         """Give every experiment of a batch its result."""
-        baseline = Sample.of(BASELINE)
+        baseline = Measured.of(dict(enumerate(BASELINE)))
+        assert baseline is not None
         for experiment in self.experiments[batch]:
             result = self.outcome(experiment["idea"]["text"])
             experiment.update(is_terminal=True, finished_at=NOW, seconds=3.5)
             if isinstance(result, dict):
                 experiment.update(state="failed", failure=result)
             else:
-                compared = compare(Direction.MINIMIZE, Sample(result, None, 1), baseline)
-                assert compared is not None
+                measured = Measured.of({0: result})
+                assert measured is not None
+                judged = judge(Direction.MINIMIZE, measured, baseline)
                 experiment.update(
                     state="succeeded", metric=result, codebase="1" * 64,
                     reward=reward(RewardKind.RECIPROCAL, result),
                     comparison={
-                        "baseline_mean": 2.5, "baseline_spread": 0.0158, "baseline_n": 5,
-                        "delta": compared.delta, "standard_error": compared.standard_error,
-                        "sigmas": compared.sigmas, "verdict": compared.verdict.value,
+                        "baseline_mean": 2.5, "baseline_spread": 0.0158, "baseline_n": 5, "n": 1,
+                        "effect": judged.effect, "standard_error": judged.standard_error,
+                        "sigmas": judged.sigmas, "degrees_of_freedom": judged.df,
+                        "low": judged.low, "high": judged.high, "p": judged.p,
+                        "posterior": judged.posterior, "p_improves": judged.p_improves,
+                        "verdict": judged.verdict.value,
                     },
                 )  # fmt: skip
             state = {"state": experiment["state"]}
@@ -307,6 +323,9 @@ class FakeService:
         counts = {s: states.count(s) for s in set(states)}
         scored = [e for e in self.experiments[id_] if e["metric"] is not None]
         best = min(scored, key=lambda e: e["metric"], default=None)
+        if body["finished_at"] is not None:
+            body["baseline"]["pending"] = self.to_come
+            self.to_come = max(0, self.to_come - 1)
         return {
             **body,
             "counts": {"total": len(states), **counts},
@@ -372,7 +391,13 @@ class FakeService:
 
     def _logs(self, request: httpx2.Request, id_: str) -> httpx2.Response:
         self._experiment(id_)
-        log = "step 1 ü\nstep 2\n".encode()
+        return self._log(request, "step 1 ü\nstep 2\n".encode())
+
+    def _measurement_log(self, request: httpx2.Request, id_: str) -> httpx2.Response:
+        lines = [f"step {number}" for number in range(30)]
+        return self._log(request, "\n".join([*lines, "ValueError: \x1b[31mno"]).encode())
+
+    def _log(self, request: httpx2.Request, log: bytes) -> httpx2.Response:
         offset = int(request.url.params.get("offset", 0))
         return httpx2.Response(
             200, content=log[offset : offset + 8], headers={"Next-Offset": str(
@@ -416,7 +441,8 @@ class FakeService:
             "direction": "minimize", "reward": "reciprocal",
             "protected": ["predict.py"], "codebase": "0" * 64, "knobs": KNOBS, "recipes": RECIPES,
             "profiles": [{"name": "tiny", "description": "small", "cpus": 1, "gpus": 0,
-                          "memory_gb": 1.0, "budget": {"seconds": 5, "tokens": None}}],
+                          "memory_gb": 1.0, "budget": {"seconds": 5, "tokens": None},
+                          "baseline_seeds": len(BASELINE)}],
             "splits": self.splits,
         }  # fmt: skip
 
@@ -425,17 +451,31 @@ class FakeService:
             raise Refused(404, "not_found", f"no environment {name}")
         return ok(self.environment())
 
+    def _fit(self, number: int) -> dict[str, Any]:
+        return {
+            "object": "verdict_fit", "id": "fit_x" if number else None, "number": number,
+            "created_at": NOW if number else None, "codebases": 9 * number, "df": 4.0,
+            "variance": 1.0, "slope": 0.25, "slope_seeds": 4.0, "effect": 1.0,
+        }  # fmt: skip
+
     def _baseline(self) -> dict[str, Any]:
         self.pending = max(0, self.pending - 1)
         values = BASELINE[: len(BASELINE) - self.pending]
         return {
             "environment": "fake@abc", "profile": "tiny", "hardware_class": "cpu-fake",
-            "metric": "loss", "mean": sum(values) / len(values), "spread": 0.0158,
+            "metric": "loss", "spread": 0.0158,
+            "mean": sum(values) / len(values) if values else None,
             "seeds": list(range(len(values))), "values": values, "pending": self.pending,
+            "pending_seeds": list(range(len(values), len(BASELINE))),
+            "failed": len(self.failures), "failures": self.failures,
         } | self.baseline  # fmt: skip
 
     def _calibrate(self, request: httpx2.Request) -> httpx2.Response:
         self.calibrated += 1
+        asked = json.loads(request.content)
+        self.asked_seeds.append(asked.get("seeds"))
+        if asked.get("again"):
+            self.failures = []
         return ok(self._baseline(), 202)
 
     # -- searches ---------------------------------------------------------------------------

@@ -8,16 +8,22 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from assay.contracts.base import Items, Name, Page, Request, Seed, ShortName
-from assay.contracts.environment import BaselineBody, CodebaseFiles, EnvironmentBody
+from assay.contracts.base import ItemsOrNone, Name, Page, Request, Seed, ShortName
+from assay.contracts.environment import (
+    BaselineBody,
+    CodebaseFiles,
+    EnvironmentBody,
+    PriorBody,
+)
 from assay.environments.catalog import Environment
-from assay.storage import batches, schema
+from assay.storage import baselines, batches, fits, schema
 from assay.storage.measurements import Terms
 from assay.storage.rows import get
 from services.implementer import submission
 from services.implementer.context import Context
 from services.implementer.dependencies import ContextDep, IdQuery, NamePath, OwnerDep, get_owner
 from services.implementer.views.environments import baseline_body, environment_bodies
+from services.implementer.views.verdicts import prior_body
 
 router = APIRouter(tags=["environments"], dependencies=[Depends(get_owner)])
 
@@ -26,8 +32,16 @@ class BaselineRequest(Request):
     """Measure the unmodified codebase on these seeds; those already measured are kept."""
 
     profile: Name
-    seeds: Items[Seed] = Field([0, 1, 2, 3, 4], min_length=1, max_length=64)
+    seeds: ItemsOrNone[Seed] = Field(
+        None,
+        min_length=1,
+        max_length=64,
+        description="If null, as many as `baseline_seeds` of the profile says, from 0.",
+    )
     hardware_class: ShortName | None = None
+    again: bool = Field(
+        False, description="Measure seeds again on which the codebase failed. Results stay."
+    )
 
 
 @router.get("/environments")
@@ -75,7 +89,7 @@ def measure_baseline(
 ) -> BaselineBody:
     """Ask for the baseline on some seeds; it is there when `pending` is 0."""
     environment = context.environments.get(name)
-    environment.profile(request.profile)
+    profile = environment.profile(request.profile)
     context.store.check()
     environment_id = submission.register(context, environment)
     hardware_class = _hardware_class(context, environment, request)
@@ -86,13 +100,52 @@ def measure_baseline(
             get(session, schema.Environment, environment_id, "environment"),
             request.profile,
             hardware_class,
-            sorted(set(request.seeds)),
+            sorted(set(request.seeds or range(baselines.seeds_wanted(profile)))),
             Terms(owner, context.db.now(session), needs_isolation=False),
+            again=request.again,
         )
         return _body(session, environment, request.profile, hardware_class)
 
 
-def _hardware_class(context: Context, environment: Environment, request: BaselineRequest) -> str:
+class FitRequest(Request):
+    """Fit what verdicts presume to what has been measured until now."""
+
+    profile: Name
+    hardware_class: ShortName | None = None
+
+
+@router.get("/environments/{name}/fit")
+def fit(
+    name: NamePath,
+    context: ContextDep,
+    profile: Annotated[Name, Query(description="A profile of the environment.")],
+    hardware_class: IdQuery = None,
+) -> PriorBody:
+    """What verdicts presume of this environment's codebases."""
+    environment = context.environments.get(name)
+    environment.profile(profile)
+    with context.db.read() as session:
+        chosen = submission.choose_hardware_class(session, environment, profile, hardware_class)
+        return prior_body(fits.latest(session, environment.id, profile, chosen))
+
+
+@router.post("/environments/{name}/fit", status_code=201)
+def refit(name: NamePath, request: FitRequest, context: ContextDep, owner: OwnerDep) -> PriorBody:
+    """Fit it anew. All verdicts of the environment, profile and hardware class change with it."""
+    environment = context.environments.get(name)
+    environment.profile(request.profile)
+    environment_id = submission.register(context, environment)
+    hardware_class = _hardware_class(context, environment, request)
+    with context.write() as session:
+        row = get(session, schema.Environment, environment_id, "environment")
+        return prior_body(
+            fits.refit(context.db, session, row, request.profile, hardware_class, owner)
+        )
+
+
+def _hardware_class(
+    context: Context, environment: Environment, request: BaselineRequest | FitRequest
+) -> str:
     with context.db.read() as session:
         return submission.choose_hardware_class(
             session, environment, request.profile, request.hardware_class

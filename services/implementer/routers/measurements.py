@@ -69,9 +69,13 @@ def list_(
 
 
 def visible_measurement(session: Session, measurement_id: str, owner: str) -> schema.Measurement:
-    """A measurement that the owner asked for or whose experiment is the owner's."""
+    """A measurement that the owner asked for or whose experiment is the owner's, or a baseline's.
+
+    A baseline is shared: its owner is whoever asked first, and why a seed failed concerns all.
+    """
     row = get(session, schema.Measurement, measurement_id, "measurement")
-    if row.owner == owner:
+    environment = get(session, schema.Environment, row.environment_id, "environment")
+    if row.owner == owner or row.codebase_id == environment.codebase:
         return row
     link = schema.ExperimentMeasurement
     mine = session.scalars(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from sqlalchemy import case, func, select
+from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import (
@@ -19,19 +19,20 @@ from assay.contracts.batch import (
     Usage,
 )
 from assay.contracts.caps import CapBody
-from assay.domain.metrics import Direction, is_better
-from assay.domain.rounding import shown, shown_or_none, whole
+from assay.contracts.environment import MetricSpec
+from assay.domain.metrics import Direction, Judged, is_better
+from assay.domain.rounding import shown, whole
 from assay.domain.states import ExperimentState
 from assay.storage import caps, disclosure, repairs, schema
 from assay.storage.calls import Payer
 from services.implementer.context import Context
-from services.implementer.views.experiments import Yardstick
+from services.implementer.views.verdicts import BaselineStats
 
 
 def batch_body(context: Context, session: Session, batch: schema.Batch) -> BatchBody:
     """A batch with its counts, funnel, usage, baseline and best result."""
-    yardstick = Yardstick.of(session, batch)
-    baseline = yardstick.baseline
+    stats = BaselineStats.of(session, batch)
+    baseline = stats.exact
     counts, funnel = _counts(session, batch.id)
     path = f"/v1/batches/{batch.id}"
     return BatchBody(
@@ -50,11 +51,12 @@ def batch_body(context: Context, session: Session, batch: schema.Batch) -> Batch
         not_done=_not_done(session, batch.id),
         baseline=BaselineSummary(
             mean=shown(baseline.mean) if baseline else None,
-            spread=shown_or_none(baseline.spread) if baseline else None,
+            spread=shown(baseline.spread) if baseline and baseline.n > 1 else None,
             n=baseline.n if baseline else 0,
-            pending=yardstick.pending,
+            pending=stats.pending,
+            failed=stats.failed,
         ),
-        best=best(session, [batch.id], yardstick.metric.direction),
+        best=best(session, [batch.id], stats.metric),
         options=caps.options_of(batch),
         search=batch.search_id,
         epoch=batch.epoch,
@@ -209,14 +211,20 @@ def dollars(amount: Decimal) -> str:
     return f"{amount.normalize():f}"
 
 
-def best(session: Session, batch_ids: list[str], direction: Direction) -> BestSummary | None:
-    """The best experiment of some batches, by the mean metric over its seeds as it is shown.
+def best(session: Session, batch_ids: list[str], spec: MetricSpec) -> BestSummary | None:
+    """The best experiment of some batches, by the metric over its seeds as it is shown.
 
     The first of equals: an exact comparison would show which of them is better.
     """
     link, table = schema.ExperimentMeasurement, schema.Experiment
+    metric = disclosure.SHOWN_METRIC
+    if spec.judged is Judged.METHOD:
+        over_seeds: ColumnElement[float] = func.avg(metric)
+    else:
+        is_lower = spec.direction is Direction.MINIMIZE
+        over_seeds = func.min(metric) if is_lower else func.max(metric)
     rows = session.execute(
-        select(table.id, func.avg(disclosure.SHOWN_METRIC))
+        select(table.id, over_seeds)
         .join(link, link.experiment_id == table.id)
         .join(schema.Result, schema.Result.measurement_id == link.measurement_id)
         .where(
@@ -228,10 +236,10 @@ def best(session: Session, batch_ids: list[str], direction: Direction) -> BestSu
         .order_by(table.batch_id, table.position)
     ).all()
     winner: BestSummary | None = None
-    for experiment, mean in rows:
-        metric = shown(mean)
-        if winner is None or is_better(direction, metric, winner.metric):
-            winner = BestSummary(experiment=experiment, metric=metric)
+    for experiment, found in rows:
+        number = shown(found)
+        if winner is None or is_better(spec.direction, number, winner.metric):
+            winner = BestSummary(experiment=experiment, metric=number)
     return winner
 
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
+from assay.contracts.base import FailureBody
 from assay.contracts.environment import (
     BaselineBody,
+    BaselineFailure,
     EnvironmentBody,
     EnvironmentManifest,
     ProfileBody,
@@ -15,9 +17,8 @@ from assay.contracts.environment import (
 )
 from assay.domain.metrics import Sample
 from assay.domain.rounding import Bits, shown, shown_or_none
-from assay.domain.states import TERMINAL_MEASUREMENT, MeasurementState
 from assay.environments.catalog import Environment
-from assay.storage import disclosure, measurements, schema
+from assay.storage import baselines, disclosure, measurements, schema
 
 
 def environment_bodies(
@@ -48,6 +49,7 @@ def _environment_body(environment: Environment, bits: Bits) -> EnvironmentBody:
                 gpus=profile.gpus,
                 memory_gb=profile.memory_gb,
                 budget=profile.budget.model_dump(exclude_none=True),
+                baseline_seeds=baselines.seeds_wanted(profile),
             )
             for name, profile in manifest.profiles.items()
         ],
@@ -77,11 +79,10 @@ def baseline_body(
     hardware_class: str,
 ) -> BaselineBody:
     """The baseline as far as it is measured on this service."""
-    exact = measurements.baseline_values(session, environment, profile, hardware_class)
-    values = measurements.shown_baseline_values(session, environment, profile, hardware_class)
-    states = measurements.baseline_states(session, environment, profile, hardware_class)
-    sample = Sample.of(list(exact.values()))
-    terminal = {s.value for s in TERMINAL_MEASUREMENT}
+    scores = measurements.baseline_scores(session, environment, profile, hardware_class)
+    values = {seed: shown(scored.shown) for seed, scored in scores.items()}
+    sample = Sample.of([scored.metric for scored in scores.values()])
+    progress = baselines.progress(session, environment, profile, hardware_class)
     return BaselineBody(
         environment=environment.id,
         profile=profile,
@@ -91,6 +92,15 @@ def baseline_body(
         spread=shown_or_none(sample.spread) if sample else None,
         seeds=list(values),
         values=list(values.values()),
-        pending=sum(n for state, n in states.items() if state not in terminal),
-        failed=states.get(MeasurementState.FAILED.value, 0),
+        pending=len(progress.pending),
+        pending_seeds=list(progress.pending),
+        failed=len(progress.failed),
+        failures=[
+            BaselineFailure(
+                seed=row.seed,
+                measurement=row.id,
+                failure=FailureBody.model_validate(row.failure) if row.failure else None,
+            )
+            for row in progress.failed
+        ],
     )

@@ -12,26 +12,24 @@ from sqlalchemy.orm import Session
 
 from assay.contracts.base import FailureBody
 from assay.contracts.batch import (
-    ComparisonBody,
     ExperimentBody,
     IdeaBody,
     RepairBody,
     SimilarBody,
     UsedBody,
 )
-from assay.contracts.environment import MetricSpec
-from assay.domain.metrics import Sample, compare, improvement, mean, reward
+from assay.domain.metrics import mean, over_seeds, reward
 from assay.domain.rounding import (
     shown,
     shown_metrics,
-    shown_or_none,
     shown_provenance,
     whole,
 )
 from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState
 from assay.domain.usage import mean_usage
-from assay.storage import caps, disclosure, environments, measurements, repairs, schema
+from assay.storage import measurements, repairs, schema
 from assay.storage.rows import get
+from services.implementer.views.verdicts import BaselineStats
 
 _TERMINAL = {s.value for s in TERMINAL_EXPERIMENT}
 #: Fields of `UsedBody` by the facts that workers report.
@@ -45,68 +43,22 @@ _USAGE = {
 }
 
 
-@dataclass(frozen=True)
-class Yardstick:
-    """What the experiments of a batch are compared with: exact numbers."""
-
-    metric: MetricSpec
-    baseline: Sample | None
-    pending: int
-
-    @classmethod
-    def of(cls, session: Session, batch: schema.Batch) -> Yardstick:
-        """The baseline of a batch: the seeds it asked for, on its hardware class."""
-        environment = get(session, schema.Environment, batch.environment_id, "environment")
-        manifest = environments.manifest(session, batch.environment_id)
-        wanted = caps.options_of(batch).baseline_seeds
-        values = measurements.baseline_values(
-            session, environment, batch.profile, batch.hardware_class, wanted
-        )
-        sample = Sample.of(list(values.values()))
-        return cls(manifest.metric, sample, max(0, wanted - len(values)))
-
-    def compare(self, values: Sequence[float], metric: float | None) -> ComparisonBody | None:
-        """A result against the baseline; None without either.
-
-        The verdict is that of the exact `values`. All other numbers are computed from `metric`,
-        which is their mean as it is shown, so that they tell no more about it.
-        """
-        result = Sample.of(values)
-        if result is None or metric is None or self.baseline is None:
-            return None
-        comparison = compare(self.metric.direction, result, self.baseline)
-        if comparison is None:
-            return None
-        mean, error = shown(self.baseline.mean), comparison.standard_error
-        delta = metric - mean
-        sigmas = None if error is None else improvement(self.metric.direction, delta, error)
-        return ComparisonBody(
-            baseline_mean=mean,
-            baseline_spread=shown_or_none(self.baseline.spread),
-            baseline_n=self.baseline.n,
-            delta=shown(delta),
-            standard_error=shown_or_none(error),
-            sigmas=shown_or_none(sigmas),
-            verdict=comparison.verdict.value,
-        )
-
-
 def experiment_bodies(session: Session, rows: Sequence[schema.Experiment]) -> list[ExperimentBody]:
     """Experiments with their results; a fixed number of queries per batch."""
-    yardsticks: dict[str, Yardstick] = {}
+    baselines: dict[str, BaselineStats] = {}
     for batch_id in {row.batch_id for row in rows}:
         batch = get(session, schema.Batch, batch_id, "batch")
-        yardsticks[batch_id] = Yardstick.of(session, batch)
+        baselines[batch_id] = BaselineStats.of(session, batch)
     related = _Related.of(session, rows)
-    return [_body(row, yardsticks[row.batch_id], related) for row in rows]
+    return [_body(row, baselines[row.batch_id], related) for row in rows]
 
 
 class _Measured(NamedTuple):
     """A measurement of an experiment; what follows the id is None without a result."""
 
     id: str
-    metric: float | None
-    shown_metric: float | None
+    seed: int
+    scored: measurements.Scored | None
     metrics: dict[str, float] | None
     seconds: float | None
     provenance: dict[str, Any] | None
@@ -138,18 +90,20 @@ class _Related:
             select(
                 link.experiment_id,
                 link.measurement_id,
-                schema.Result.metric,
-                disclosure.SHOWN_METRIC,
+                schema.Measurement.seed,
                 schema.Result.metrics,
                 schema.Result.seconds,
                 schema.Result.provenance,
+                *measurements.SCORED,
             )
             .outerjoin(schema.Result, schema.Result.measurement_id == link.measurement_id)
             .join(schema.Measurement, schema.Measurement.id == link.measurement_id)
             .where(link.experiment_id.in_(ids), link.role == repairs.SCORE)
             .order_by(schema.Measurement.seed, schema.Measurement.id)
         ):
-            measured[experiment].append(_Measured(*measurement))
+            id_, seed, metrics, seconds, provenance, *scored = measurement
+            found = None if metrics is None else measurements.Scored(*scored)
+            measured[experiment].append(_Measured(id_, seed, found, metrics, seconds, provenance))
         return cls(
             {idea.id: idea for idea in ideas},
             dict(implementations),
@@ -208,16 +162,18 @@ def _repairs(session: Session, ids: Sequence[str]) -> dict[str, list[RepairBody]
     return found
 
 
-def _body(row: schema.Experiment, yardstick: Yardstick, related: _Related) -> ExperimentBody:
+def _body(row: schema.Experiment, baseline: BaselineStats, related: _Related) -> ExperimentBody:
     measured = related.measured.get(row.id, [])
-    values = [m.metric for m in measured if m.metric is not None]
-    rounded = [m.shown_metric for m in measured if m.shown_metric is not None]
+    scored = {m.seed: m.scored for m in measured if m.scored is not None}
+    rounded = [each.shown for each in scored.values()]
     seconds = [m.seconds for m in measured if m.seconds is not None]
-    name = yardstick.metric.confirmed
+    name = baseline.metric.confirmed
     metrics = [shown_metrics(m.metrics) for m in measured if name and m.metrics]
     confirmed = [found[name] for found in metrics if name and name in found]
     succeeded = row.state == ExperimentState.SUCCEEDED.value
-    metric = shown(mean(rounded)) if succeeded and rounded else None
+    spec = baseline.metric
+    found = over_seeds(spec.judged, spec.direction, rounded) if succeeded else None
+    metric = None if found is None else shown(found)
     twins = related.sharing.get((row.batch_id, row.codebase_id or ""), [])
     return ExperimentBody(
         id=row.id,
@@ -232,12 +188,12 @@ def _body(row: schema.Experiment, yardstick: Yardstick, related: _Related) -> Ex
         measurements=[m.id for m in measured],
         smokes=related.smokes.get(row.id, []),
         repairs=related.repairs.get(row.id, []),
-        metric_name=yardstick.metric.name,
+        metric_name=baseline.metric.name,
         metric=metric,
         confirmed=shown(mean(confirmed)) if succeeded and confirmed else None,
-        reward=reward(yardstick.metric.reward, metric),
-        comparison=yardstick.compare(values, metric) if succeeded else None,
-        used=_used(measured, yardstick.metric.name) if succeeded else None,
+        reward=reward(baseline.metric.reward, metric),
+        comparison=baseline.compare(scored) if succeeded else None,
+        used=_used(measured, baseline.metric.name) if succeeded else None,
         seconds=sum(map(whole, seconds)) if seconds else None,
         shared_with=[twin for twin in twins if twin != row.id],
         created_at=row.created_at,
@@ -265,5 +221,6 @@ def idea_body(row: schema.Idea) -> IdeaBody:
         client_key=row.client_key,
         operator=row.operator,
         parents=list(row.parents),
+        confirms=row.confirms,
         similar=[SimilarBody(**alike) for alike in row.similar],
     )

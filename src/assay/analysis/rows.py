@@ -7,16 +7,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from assay.analysis.text import (
-    format_change,
+    format_effect,
     format_multiple,
     format_number,
     format_seconds,
+    format_verdict,
     idea_title,
     one_line,
 )
 from assay.contracts.batch import ExperimentBody
 from assay.contracts.search import BestOfEpoch
 from assay.domain.metrics import Direction
+from assay.domain.verdicts import ALPHA, claimed
 
 _ORDER = ("succeeded", "running", "queued", "implementing", "submitted", "failed", "cancelled")
 
@@ -34,7 +36,7 @@ class ExperimentRow:
     state: str
     metric: str
     confirmed: str
-    change: str
+    effect: str
     verdict: str
     compute: str
     time: str
@@ -96,13 +98,37 @@ def experiment_rows(
                 state=experiment.state,
                 metric=format_number(experiment.metric),
                 confirmed=format_number(experiment.confirmed),
-                change=format_change(comparison),
-                verdict=comparison.verdict.replace("_", " ") if comparison else "–",
+                effect=format_effect(comparison),
+                verdict=format_verdict(comparison),
                 compute=format_multiple(experiment.used.compute if experiment.used else None),
                 time=format_seconds(experiment.seconds),
             )
         )
     return rows
+
+
+def leads(experiments: Iterable[ExperimentBody]) -> tuple[int, int, float]:
+    """Return how many results are called better, of how many, and how many luck alone would give.
+
+    The last is the number if no idea had an effect. They are leads, and the best of many was
+    lucky too; what may be claimed is `claims`.
+    """
+    found = [e.comparison for e in experiments if e.comparison and e.comparison.p is not None]
+    judged = [c for c in found if c.verdict != "identical"]
+    better = sum(c.verdict == "better" for c in judged)
+    return better, len(judged), len(judged) * ALPHA / 2
+
+
+def claims(experiments: Sequence[ExperimentBody]) -> list[ExperimentBody]:
+    """Return the results of a confirmation that may be claimed to be better (Holm's procedure).
+
+    What failed, has no p value, or was looked at before counts among those that were tried.
+    """
+    found: list[tuple[float | None, float]] = []
+    for c in (e.comparison for e in experiments):
+        is_fresh = c is not None and c.verdict != "provisional" and not c.exploratory
+        found.append((c.p, c.effect) if c is not None and is_fresh else (None, 0.0))
+    return [e for e, is_claimed in zip(experiments, claimed(found), strict=True) if is_claimed]
 
 
 def failure_rows(

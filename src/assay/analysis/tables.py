@@ -46,7 +46,7 @@ def table(*columns: str, title: str | None = None, right: Iterable[str] = ()) ->
 def cell(value: object) -> Text:
     """A cell without markup, coloured where the word has a colour."""
     text = str(value)
-    return Text(text, style=_STYLE.get(text, ""))
+    return Text(text, style=_STYLE.get(text.partition(",")[0], ""))
 
 
 def experiment_table(
@@ -57,7 +57,7 @@ def experiment_table(
     title: str | None = None,
     width: int = 200,
 ) -> Table:
-    """Ranked experiments: idea, state, metric, change against the baseline, verdict, what it
+    """Ranked experiments: idea, state, metric, effect against the baseline, verdict, what it
     used beside the baseline, time.
 
     Where there is a confirmed metric, which then ranks, it stands beside the other. `width`
@@ -67,7 +67,7 @@ def experiment_table(
     columns = {"#": "rank", "idea": "title", "state": "state", metric: "metric"}
     if any(e.confirmed is not None for e in experiments):
         columns["sealed"] = "confirmed"
-    columns["change vs baseline"] = "change"
+    columns["effect [95 %]"] = "effect"
     if width >= _VERDICT_WIDTH:
         columns["verdict"] = "verdict"
         if any(e.used is not None for e in experiments):

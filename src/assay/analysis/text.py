@@ -46,17 +46,27 @@ def format_number(value: float | None) -> str:
     return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e6 else f"{value:.4g}"
 
 
-def format_change(comparison: ComparisonBody | None) -> str:
-    """`-0.0123 ± 0.0041 (+3.0σ)`: the change, its standard error, and how far it is in those.
+def format_effect(comparison: ComparisonBody | None) -> str:
+    """`+0.0123 [+0.0041, +0.0205]`: the effect and its 95 % interval.
 
-    A positive number of sigmas is an improvement, whichever way the metric improves.
+    A positive effect is an improvement, whichever way the metric improves.
     """
     if comparison is None:
         return "–"
-    change = f"{comparison.delta:+.4f}"
-    if comparison.standard_error is None or comparison.sigmas is None:
-        return f"{change} (spread unknown)"
-    return f"{change} ± {comparison.standard_error:.4f} ({comparison.sigmas:+.1f}σ)"
+    effect = f"{comparison.effect:+.4f}"
+    if comparison.low is None or comparison.high is None:
+        return f"{effect} (spread unknown)"
+    return f"{effect} [{comparison.low:+.4f}, {comparison.high:+.4f}]"
+
+
+def format_verdict(comparison: ComparisonBody | None) -> str:
+    """`better, p 0.003`, `identical`, `undecided, p 0.4 (exploratory)`."""
+    if comparison is None:
+        return "–"
+    verdict = comparison.verdict
+    if comparison.p is not None and verdict != "identical":
+        verdict += f", p {comparison.p:.2g}" if comparison.p >= 1e-4 else ", p < 0.0001"
+    return f"{verdict} (exploratory)" if comparison.exploratory else verdict
 
 
 def format_multiple(value: float | None) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,15 @@ from assay.environments.catalog import BASELINES, Environment
 
 if TYPE_CHECKING:
     from assay.client import Client
-    from assay.contracts.environment import BaselineBody
+    from assay.client.experiments import Stream
+    from assay.contracts.batch import BatchBody
+    from assay.contracts.environment import BaselineBody, BaselineFailure
 
 POLL_SECONDS = 1.0
+#: Lines of a failed seed's log that are printed.
+LOG_LINES = 20
+#: Of its end, so many bytes are kept while it is read.
+LOG_BYTES = 64 << 10
 
 
 def measure_baseline(
@@ -30,37 +37,130 @@ def measure_baseline(
     seeds: Sequence[int],
     hardware_class: str | None = None,
     timeout: float | None = None,
+    *,
+    again: bool = False,
 ) -> BaselineBody:
-    """Ask for the measurements and wait for them.
+    """Ask for the measurements and wait for them; `again` repeats seeds that failed before.
+
+    Where no seed has a result yet, the first one is measured alone: code that crashes on it is
+    not started on the others.
 
     Raises:
         WaitTimeout: `timeout` seconds passed first; the measurements go on.
-        AssayError: no measurement succeeded.
+        AssayError: a seed failed. No further one is asked for.
     """
-    from assay.client import WaitTimeout
-
     deadline = None if timeout is None else time.monotonic() + timeout
-    body = client.environments.calibrate(
-        environment, profile, seeds, hardware_class=hardware_class
+    waiting = _Waiting(client, environment, profile, deadline)
+    first = client.environments.calibrate(
+        environment, profile, seeds[:1], hardware_class=hardware_class, again=again
     )
+    chosen = first.hardware_class
+    if not again:
+        waiting.stop_at_failure(first, seeds, final=True)
     with counting(out, f"baseline of {environment}, {profile}", len(seeds)) as show:
-        while True:
-            show(len(seeds) - min(body.pending, len(seeds)))
-            if not body.pending:
-                break
-            if deadline is not None and time.monotonic() >= deadline:
-                raise WaitTimeout("the baseline was not measured in time; the service goes on")
-            client.sleep(POLL_SECONDS)
-            body = client.environments.baseline(
-                environment, profile, hardware_class=body.hardware_class
-            )
-    if body.mean is None:
-        raise AssayError(
-            f"none of the {body.failed} baseline measurements of {environment}, {profile} "
-            "succeeded; see: assay worker list, and the measurements' logs",
-            code="baseline_failed",
+        if not set(seeds).intersection(first.seeds):
+            waiting.wait(first, seeds[:1], lambda _: show(0))
+        body = client.environments.calibrate(
+            environment, profile, seeds, hardware_class=chosen, again=again
         )
-    return body
+        return waiting.wait(body, seeds, show)
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """Waits for seeds of a baseline, and stops where one failed."""
+
+    client: Client
+    environment: str
+    profile: str
+    deadline: float | None
+
+    def wait(
+        self, body: BaselineBody, seeds: Sequence[int], show: Callable[[int], None]
+    ) -> BaselineBody:
+        """Wait until all these seeds are measured. Raises as `measure_baseline` does."""
+        from assay.client import WaitTimeout
+
+        while True:
+            self.stop_at_failure(body, seeds)
+            pending = len(set(seeds).intersection(body.pending_seeds))
+            show(len(seeds) - pending)
+            if not pending:
+                return body
+            if self.deadline is not None and time.monotonic() >= self.deadline:
+                raise WaitTimeout("the baseline was not measured in time; the service goes on")
+            self.client.sleep(POLL_SECONDS)
+            body = self.client.environments.baseline(
+                self.environment, self.profile, hardware_class=body.hardware_class
+            )
+
+    def stop_at_failure(
+        self, body: BaselineBody, seeds: Sequence[int], *, final: bool = False
+    ) -> None:
+        """Raise AssayError if one of these seeds failed; if `final`, in a way that stays so.
+
+        What failed for reasons of infrastructure is measured again whenever it is asked for.
+        """
+        for failed in body.failures:
+            retryable = failed.failure is not None and failed.failure.retryable
+            if failed.seed in seeds and not (final and retryable):
+                raise AssayError(self._why(body, failed), code="baseline_failed")
+
+    def _why(self, body: BaselineBody, failed: BaselineFailure) -> str:
+        from assay.analysis.text import clean, counted
+
+        said = f"seed {failed.seed} of the baseline of {self.environment}, {self.profile} failed"
+        stage = "train"
+        if failed.failure is not None:
+            stage = failed.failure.stage
+            said += f" at {stage} ({failed.failure.code}): {clean(failed.failure.message)}"
+        lines = self._end_of_log(failed.measurement, "score" if stage == "score" else "train")
+        said += f"\nIts log ({failed.measurement}) "
+        said += "is empty." if not lines else "ends:\n" + "\n".join(f"  {line}" for line in lines)
+        if body.pending:
+            said += f"\n{counted(body.pending, 'seed')} asked for before will still be measured."
+        return said + (
+            "\nCorrect the code, or measure the seed again: "
+            f"assay env calibrate {self.environment} --profile {self.profile} --again"
+        )
+
+    def _end_of_log(self, measurement: str, stream: Stream) -> list[str]:
+        from assay.analysis.text import clean
+
+        end, offset = b"", 0
+        while True:
+            piece = self.client.measurements.logs(measurement, stream=stream, offset=offset)
+            if piece.next_offset == offset:
+                break
+            end, offset = (end + piece.data)[-LOG_BYTES:], piece.next_offset
+        return clean(end.decode(errors="replace")).rstrip().splitlines()[-LOG_LINES:]
+
+
+def wait_for_baseline(
+    client: Client, out: Output, batch: str, deadline: float | None = None
+) -> bool:
+    """Wait until the baseline that a finished batch is compared with is whole.
+
+    Return false if `deadline`, on the monotonic clock, passed first. A batch that was cancelled or
+    has no result has nothing to compare, so it is not waited for.
+    """
+    body = client.batches.get(batch)
+    if body.state != "finished" or body.best is None or not _to_come(body):
+        return True
+    total = _to_come(body)
+    with counting(out, f"baseline of {body.environment}, {body.profile}", total) as show:
+        while pending := _to_come(body):
+            show(max(0, total - pending))
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            client.sleep(POLL_SECONDS)
+            body = client.batches.get(batch)
+        show(total)
+    return True
+
+
+def _to_come(batch: BatchBody) -> int:
+    return batch.baseline.pending if batch.baseline else 0
 
 
 def write_baseline(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -12,6 +13,7 @@ from assay.cli import options as opt
 from assay.cli.alike import foreseen_alike, say_alike
 from assay.cli.command import (
     INTERRUPTED,
+    TIMED_OUT,
     AsJson,
     DryRun,
     Yes,
@@ -49,7 +51,7 @@ def submit(
     revisions: opt.Revisions = 2,
     sampling: opt.Sampling = "staged",
     seeds: opt.Seeds = "0",
-    baseline_seeds: opt.BaselineSeeds = 5,
+    baseline_seeds: opt.BaselineSeeds = None,
     preflight: opt.Preflight = "compile",
     repairs: opt.Repairs = 1,
     novelty: opt.Novelty = "warn",
@@ -93,7 +95,7 @@ def submit(
         ideas = counted(len(request.ideas), "idea")
         if wait:
             out.say(f"{batch.id}: {ideas}")
-            _wait_and_show(client, batch.id, out, timeout)
+            wait_and_show(client, batch.id, out, timeout)
             return
     out.changed(batch.id, f"submitted {ideas}: {batch.id}", detail=batch)
     out.say(f"Follow it with: assay batch watch {batch.id}")
@@ -210,9 +212,12 @@ def watch(
     with root(context).client() as client:
         id_ = full_id(batch, client.batches.list())
         if not as_json:
-            _wait_and_show(client, id_, out, timeout)
+            wait_and_show(client, id_, out, timeout)
             return
         client.batches.wait(id_, timeout=timeout, on_event=lambda e: emit(to_plain(e)))
+        note = _provisional(client.batches.get(id_))
+        if note is not None:
+            out.say(note)
 
 
 @app.command()
@@ -273,23 +278,34 @@ def take(items: Iterable[T], limit: int) -> tuple[list[T], bool]:
     return found, False
 
 
-def _wait_and_show(client: Client, batch: str, out: Output, timeout: float | None) -> None:
+def wait_and_show(client: Client, batch: str, out: Output, timeout: float | None) -> None:
+    """Wait for the results and for the baseline that they are compared with, then show them."""
+    from assay.cli.baseline import wait_for_baseline
     from assay.cli.watch import follow
 
+    deadline = None if timeout is None else time.monotonic() + timeout
     try:
         follow(client, batch, out, timeout=timeout)
+        whole = wait_for_baseline(client, out, batch, deadline)
     except KeyboardInterrupt:
         out.err.print(f"Detached; {batch} goes on. Follow it with: assay batch watch {batch}")
         raise typer.Exit(INTERRUPTED) from None
     _show(client, batch, out)
+    if not whole:
+        raise typer.Exit(TIMED_OUT)
 
 
 def _show(client: Client, batch: str, out: Output) -> None:
+    from assay.analysis import claims
+
     body = client.batches.get(batch)
     experiments = list(client.experiments.list(batch=batch))
     environment = client.environments.get(body.environment)
+    found: dict[str, Any] = {"batch": body, "experiments": experiments}
+    if experiments and all(e.idea.confirms for e in experiments):
+        found["claimed"] = [e.idea.confirms for e in claims(experiments)]
     out.data(
-        {"batch": body, "experiments": experiments},
+        found,
         *summary(body, environment.unit),
         *results(experiments, environment, out.out.width),
     )
@@ -308,9 +324,12 @@ def summary(batch: BatchBody, unit: str) -> list[RenderableType]:
     if baseline is not None:
         spread = f" ± {format_number(baseline.spread)}" if baseline.spread is not None else ""
         pending = f", {baseline.pending} to come" if baseline.pending else ""
+        failed = f", {baseline.failed} failed" if baseline.failed else ""
         lines.append(
-            f"baseline {format_number(baseline.mean)}{spread} {unit} (n = {baseline.n}{pending})"
+            f"baseline {format_number(baseline.mean)}{spread} {unit} "
+            f"(n = {baseline.n}{pending}{failed})"
         )
+        lines += filter(None, [_provisional(batch)])
     if batch.usage.calls and not is_offline(batch.executor):
         cost = batch.usage.cost_usd
         lines.append(
@@ -322,6 +341,16 @@ def summary(batch: BatchBody, unit: str) -> list[RenderableType]:
     if batch.caps or batch.not_done:
         lines.append(f"not done because of a cap: {counted(batch.not_done, 'idea')}")
     return ["\n".join(lines)]
+
+
+def _provisional(batch: BatchBody) -> str | None:
+    """What makes the verdicts of a batch provisional, if anything does."""
+    from assay.analysis.text import counted
+
+    pending = batch.baseline.pending if batch.baseline else 0
+    if not pending or batch.best is None:
+        return None
+    return f"verdicts are provisional: {counted(pending, 'seed')} of the baseline to come"
 
 
 def _cap(cap: CapBody) -> str:
@@ -340,9 +369,35 @@ def results(
     tables: list[RenderableType] = [
         experiment_table(experiments, direction, metric=metric, width=width)
     ]
+    standing = _standing(experiments)
+    if standing is not None:
+        tables.append(standing)
     note = worn_note(environment)
     if note is not None:
         tables.append(note)
     if any(e.failure for e in experiments):
         tables.append(failure_table(experiments, title="Failed"))
     return tables
+
+
+def _standing(experiments: list[ExperimentBody]) -> str | None:
+    """Say what may be claimed of a confirmation, and how many leads there are of anything else."""
+    from assay.analysis import claims, leads
+    from assay.analysis.text import counted, idea_title
+
+    if experiments and all(e.idea.confirms for e in experiments):
+        if not all(e.is_terminal for e in experiments):
+            return None
+        found = claims(experiments)
+        named = [f"\n  {idea_title(e.idea.text)} ({e.idea.confirms})" for e in found]
+        return (
+            f"{len(found)} of {len(experiments)} may be claimed to be better (Holm's procedure, "
+            f"at most 5 % false){':' if named else ''}{''.join(named)}"
+        )
+    better, judged, lucky = leads(experiments)
+    if not better:
+        return None
+    return (
+        f"{better} of {counted(judged, 'judged result')} called better; if none had an effect, "
+        f"luck would give {lucky:.2g}. Before you claim any: assay experiment confirm EXPERIMENT…"
+    )

@@ -10,6 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from assay.analysis import best_table, clean, experiment_table, failure_table, idea_title, rank
+from assay.cli.baseline import wait_for_baseline
 from assay.cli.batch import summary
 from assay.cli.expectation import (
     IDLE,
@@ -45,6 +46,8 @@ NEEDED = 8
 SEED = 7
 SEEDS_TRIED = 2000
 BASELINE_SEEDS = 5
+#: On one seed, beside so few of the baseline, only effects of five spreads can be told from luck.
+IDEA_SEEDS = (0, 1)
 SEARCH_EPOCHS = 2
 SEARCH_BATCH = 4
 SEARCH_SEED = 1
@@ -128,7 +131,7 @@ class Demonstration:
             for m in self._client.measurements.list(environment=environment)
             if m.profile == profile and m.state in ("succeeded", "failed")
         ]
-        of_ideas = IDEAS - 1 + BASELINE_SEEDS  # one fits nowhere
+        of_ideas = (IDEAS - 1) * len(IDEA_SEEDS) + BASELINE_SEEDS  # one fits nowhere
         of_search = SEARCH_EPOCHS * SEARCH_BATCH
         beyond = max(0, len(measured) - of_ideas)
         return max(0, of_ideas - len(measured)), max(0, of_search - beyond)
@@ -168,32 +171,21 @@ class Demonstration:
             ideas=ideas,
             ideator="offline:knobs",
             options=BatchOptions(
+                seeds=list(IDEA_SEEDS),
                 baseline_seeds=BASELINE_SEEDS,
                 allow_unisolated=True,  # these edits come with Assay
             ),
         )
         batch = self._client.batches.create(request)
         self._out.say(
-            f"{batch.id}: {len(ideas)} ideas, each measured once; the baseline on "
-            f"{BASELINE_SEEDS} seeds"
+            f"{batch.id}: {len(ideas)} ideas, each on {len(IDEA_SEEDS)} seeds; the baseline on "
+            f"{BASELINE_SEEDS}"
         )
         with self._part(self._planned[0]) as left:
             follow(self._client, batch.id, self._out, left=left)
-            self._wait_for_baseline(batch)
+            wait_for_baseline(self._client, self._out, batch.id)
         self._batch = self._client.batches.get(batch.id)
         self._experiments = list(self._client.experiments.list(batch=batch.id))
-
-    def _wait_for_baseline(self, batch: BatchBody) -> None:
-        from assay.cli.baseline import measure_baseline
-
-        measure_baseline(
-            self._client,
-            self._out,
-            batch.environment,
-            batch.profile,
-            range(BASELINE_SEEDS),
-            batch.hardware_class,
-        )
 
     def _show_results(self) -> None:
         if self._batch is None or self._out.as_json:
@@ -292,7 +284,7 @@ def unmet(experiments: Sequence[ExperimentBody]) -> list[str]:
     better = [e for e in scored if e.comparison and e.comparison.verdict == "better"]
     promises = {
         f"at least {NEEDED} ideas scored ({len(scored)} were)": len(scored) >= NEEDED,
-        "an idea better than the baseline by more than 2 standard errors": bool(better),
+        "an idea that is called better than the baseline": bool(better),
         "an idea that failed at implement": "implement" in stages,
         "an idea that failed at train": "train" in stages,
     }

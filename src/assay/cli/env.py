@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -173,17 +175,28 @@ def calibrate(
     context: typer.Context,
     name: Name,
     profile: opt.Profile,
-    seeds: Annotated[int, typer.Option(min=2, max=64, help="How many seeds, from 0.")] = 5,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            max=64,
+            help="How many seeds, from 0; 20 without GPUs, 3 with them.",
+            show_default=False,
+        ),
+    ] = None,
     hardware_class: opt.HardwareClass = None,
     write: Annotated[bool, typer.Option(help="Write baseline.json in its folder.")] = True,
     controls: Annotated[
         bool, typer.Option(help="Measure the recipes of kind control, too.")
     ] = True,
+    again: Annotated[
+        bool, typer.Option("--again", help="Measure seeds again that failed before.")
+    ] = False,
     timeout: opt.Timeout = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the baseline.  Example: assay env calibrate nanogpt --profile tiny --seeds 5"""
+    """Measure the baseline.  Example: assay env calibrate nanogpt --profile tiny"""
     from assay.cli.baseline import measure_baseline, write_baseline
     from assay.cli.controls import measure_controls
     from assay.environments import Catalog
@@ -198,16 +211,24 @@ def calibrate(
                 f"the service has {served.id}, this folder is {environment.id}; "
                 "restart the service with this folder, or pass --no-write"
             )
+        number = seeds or next(p.baseline_seeds for p in served.profiles if p.name == profile)
         if dry_run:
-            message = f"would measure {served.id}, {profile}, on {seeds} seeds"
+            message = f"would measure {served.id}, {profile}, on {number} seeds"
             out.changed(served.id, message, dry_run=True)
             return
         body = measure_baseline(
-            client, out, served.id, profile, range(seeds), hardware_class, timeout
+            client,
+            out,
+            served.id,
+            profile,
+            range(number),
+            hardware_class,
+            timeout,
+            again=again,
         )
         found = {}
         if controls:
-            found = measure_controls(client, out, environment, body, range(seeds), timeout)
+            found = measure_controls(client, out, environment, body, range(number), timeout)
     message = (
         f"{body.metric} of {environment.name}, {profile}, {body.hardware_class}: "
         f"mean {body.mean:.6g}, spread {_spread(body.spread)} over {len(body.values)} seeds"
@@ -219,6 +240,65 @@ def calibrate(
     if write:
         message += f"\nwritten to {write_baseline(environment, body, found)}"
     out.changed(served.id, message, detail=body)
+
+
+@app.command()
+@command
+def power(
+    context: typer.Context,
+    name: Name,
+    profile: opt.Profile,
+    hardware_class: opt.HardwareClass = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say which effects how many seeds show.  Example: assay env power nanogpt --profile tiny"""
+    from assay.analysis.tables import cell, table
+    from assay.cli.power import as_compared, power_rows
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        environment = client.environments.get(name)
+        found = client.environments.baseline(name, profile, hardware_class=hardware_class)
+        fit = client.environments.fit(name, profile, hardware_class=hardware_class)
+    baseline = as_compared(found, environment)
+    rows = power_rows(baseline, fit)
+    made = table("seeds", "smallest effect", "in spreads", right=["seeds", "in spreads"])
+    for row in rows:
+        made.add_row(*map(cell, (row.seeds, f"{row.effect:.4g}", f"{row.spreads:.2f}")))
+    presumed = f"a fit of {fit.codebases} codebases" if fit.codebases else "the default prior"
+    line = (
+        f"{baseline.metric}, {baseline.environment}, {profile}, {baseline.hardware_class}: "
+        f"{baseline.mean:.4g} with a spread of {_spread(baseline.spread)} over "
+        f"{len(baseline.values)} "
+        f"seeds; {presumed}. An effect of this size is called better in 80 % of cases:"
+    )
+    out.data({"baseline": baseline, "fit": fit, "rows": [asdict(row) for row in rows]}, line, made)
+
+
+@app.command()
+@command
+def fit(
+    context: typer.Context,
+    name: Name,
+    profile: opt.Profile,
+    hardware_class: opt.HardwareClass = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fit what verdicts presume to past results.  Example: assay env fit nanogpt --profile tiny"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        if dry_run:
+            message = f"would fit {name}, {profile}, and change its verdicts"
+            out.changed(name, message, dry_run=True)
+            return
+        made = client.environments.refit(name, profile, hardware_class=hardware_class)
+    message = (
+        f"fit {made.number} of {name}, {profile}, to {made.codebases} codebases: they vary "
+        f"{math.sqrt(made.variance):.2g} times as much as the baseline (worth {made.df:.2g} "
+        f"degrees of freedom) and share {made.slope:.0%} of its luck. Verdicts use it from now on."
+    )
+    out.changed(made.id or name, message, detail=made)
 
 
 def _spread(spread: float | None) -> str:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from assay.cli import options as opt
 from assay.cli.batch import take
-from assay.cli.command import AsJson, DryRun, Yes, cancel_one, command, full_id, root
+from assay.cli.command import FAILED, AsJson, DryRun, Yes, cancel_one, command, full_id, root
 from assay.domain.errors import InvalidInput
+from assay.domain.verdicts import Verdict
 
 if TYPE_CHECKING:
     from assay.cli.output import Output
@@ -37,16 +39,16 @@ def list_(
 ) -> None:
     """List experiments.  Example: assay experiment list --batch bat_01k8…"""
     from assay.analysis.tables import cell, table
-    from assay.analysis.text import format_change, format_number, idea_title
+    from assay.analysis.text import format_effect, format_number, idea_title
 
     out = root(context).output(as_json)
     with root(context).client() as client:
         wanted = full_id(batch, client.batches.list()) if batch else None
         found, truncated = take(client.experiments.list(batch=wanted, state=state), limit)
-    made = table("id", "idea", "state", "metric", "change vs baseline", right=["metric"])
+    made = table("id", "idea", "state", "metric", "effect [95 %]", right=["metric"])
     for e in found:
-        number, change = format_number(e.metric), format_change(e.comparison)
-        made.add_row(*map(cell, (e.id, idea_title(e.idea.text), e.state, number, change)))
+        number, effect = format_number(e.metric), format_effect(e.comparison)
+        made.add_row(*map(cell, (e.id, idea_title(e.idea.text), e.state, number, effect)))
     out.data(found, made, truncated=truncated)
     if not found:
         out.say("No experiments. They come with batches: assay batch submit --help")
@@ -160,10 +162,17 @@ def curves(
 
 @app.command()
 @command
-def result(context: typer.Context, experiment: Experiment, as_json: AsJson = False) -> None:
-    """Show the sealed result.  Example: assay experiment result exp_01k8… --json"""
+def result(
+    context: typer.Context,
+    experiment: Experiment,
+    expect: Annotated[
+        Verdict | None, typer.Option(help="Exit with 1 unless this is the verdict.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the sealed result.  Example: assay experiment result exp_01k8… --expect better"""
     from assay.analysis.tables import cell, table
-    from assay.analysis.text import format_change, format_number, format_used
+    from assay.analysis.text import format_effect, format_number, format_used, format_verdict
 
     out = root(context).output(as_json)
     with root(context).client() as client:
@@ -179,13 +188,56 @@ def result(context: typer.Context, experiment: Experiment, as_json: AsJson = Fal
         )
     line = (
         f"{body.metric_name} {format_number(body.metric)} ({body.direction}), "
-        f"change {format_change(body.comparison)}, reward {format_number(body.reward)}"
+        f"effect {format_effect(body.comparison)}, {format_verdict(body.comparison)}, "
+        f"reward {format_number(body.reward)}"
     )
     if used := format_used(body.used):
         line += f"\nbeside the baseline: {used}"
     if not body.promotable:
         line += "\nMeasured without isolation: a claim, not a result to compare with others."
     out.data(body, line, made, files)
+    found = body.comparison.verdict if body.comparison else None
+    if expect is not None and found != expect:
+        out.say(f"The verdict is {found or 'missing: there is no baseline'}, not {expect.value}.")
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+@command
+def confirm(
+    context: typer.Context,
+    experiments: Annotated[
+        list[str],
+        typer.Argument(help="Experiments with a result, by id.", metavar="EXPERIMENT..."),
+    ],
+    seeds: Annotated[int, typer.Option(min=1, max=64, help="How many fresh seeds.")] = 5,
+    idempotency_key: opt.IdempotencyKey = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the results.")] = False,
+    timeout: opt.Timeout = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure results again on fresh seeds.  Example: assay experiment confirm exp_01k8… --wait"""
+    from assay.analysis.text import counted
+    from assay.cli.batch import wait_and_show
+    from assay.cli.confirming import confirmation
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        ids = [full_id(experiment, client.experiments.list()) for experiment in experiments]
+        request = confirmation(client, ids, seeds)
+        used = request.options.seeds
+        what = f"{counted(len(request.ideas), 'codebase')} on {counted(len(used), 'fresh seed')}"
+        if dry_run:
+            out.changed("", f"would measure {what}", detail=request, dry_run=True)
+            return
+        batch = client.batches.create(request, idempotency_key=idempotency_key)
+        out.say(f"{batch.id}: {what}")
+        if wait:
+            wait_and_show(client, batch.id, out, timeout)
+            return
+    out.changed(batch.id, f"submitted {batch.id}", detail=batch)
+    out.say(f"Follow it with: assay batch watch {batch.id}")
 
 
 @app.command()
@@ -215,16 +267,18 @@ def cancel(
 def _describe(body: ExperimentBody) -> str:
     from assay.analysis.text import (
         clean,
-        format_change,
+        format_effect,
         format_number,
         format_seconds,
         format_used,
+        format_verdict,
     )
 
     lines = [
         f"{body.id}: {body.state} (idea {body.position} of {body.batch})",
         f"{body.metric_name} {format_number(body.metric)}, "
-        f"change {format_change(body.comparison)}, reward {format_number(body.reward)}",
+        f"effect {format_effect(body.comparison)}, {format_verdict(body.comparison)}, "
+        f"reward {format_number(body.reward)}",
         f"took {format_seconds(body.seconds)}",
     ]
     if used := format_used(body.used):

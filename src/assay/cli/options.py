@@ -23,7 +23,13 @@ Samples = Annotated[int, typer.Option(help="Diffs per idea, at most.")]
 Revisions = Annotated[int, typer.Option(help="Self-revisions per sample.")]
 Sampling = Annotated[str, typer.Option(help="staged, or paper: all samples at once.")]
 Seeds = Annotated[str, typer.Option(help="Seeds each idea is measured on, as 0,1,2 or 0-4.")]
-BaselineSeeds = Annotated[int, typer.Option(help="Seeds the baseline is measured on.")]
+BaselineSeeds = Annotated[
+    int | None,
+    typer.Option(
+        help="Seeds the baseline is measured on; 20 without GPUs, 3 with them.",
+        show_default=False,
+    ),
+]
 MaxCost = Annotated[
     float | None,
     typer.Option(

@@ -43,7 +43,7 @@ def start(
     revisions: opt.Revisions = 2,
     sampling: opt.Sampling = "staged",
     seeds: opt.Seeds = "0",
-    baseline_seeds: opt.BaselineSeeds = 5,
+    baseline_seeds: opt.BaselineSeeds = None,
     context_chars: Annotated[
         int | None, typer.Option(help="Trajectories shown per question, in characters.")
     ] = None,

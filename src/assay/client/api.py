@@ -16,7 +16,12 @@ from assay.client.http import RETRIES, Http
 from assay.client.reports import Reports
 from assay.client.resource import Group, segment
 from assay.client.searches import Searches
-from assay.contracts.environment import BaselineBody, CodebaseFiles, EnvironmentBody
+from assay.contracts.environment import (
+    BaselineBody,
+    CodebaseFiles,
+    EnvironmentBody,
+    PriorBody,
+)
 from assay.contracts.worker import AdmitRequest, AdmittedBody, CordonRequest, WorkerBody
 
 
@@ -44,16 +49,38 @@ class Environments(Group):
         query = {"profile": profile, "hardware_class": hardware_class}
         return self._get(BaselineBody, f"{self.path}/{segment(name)}/baseline", query)
 
+    def fit(self, name: str, profile: str, *, hardware_class: str | None = None) -> PriorBody:
+        """What verdicts presume of the environment's codebases."""
+        query = {"profile": profile, "hardware_class": hardware_class}
+        return self._get(PriorBody, f"{self.path}/{segment(name)}/fit", query)
+
+    def refit(self, name: str, profile: str, *, hardware_class: str | None = None) -> PriorBody:
+        """Fit it anew to what has been measured; every verdict of the environment changes."""
+        body: dict[str, object] = {"profile": profile}
+        if hardware_class is not None:
+            body["hardware_class"] = hardware_class
+        path = f"{self.path}/{segment(name)}/fit"
+        return PriorBody.model_validate_json(self._http.request("POST", path, body=body).content)
+
     def calibrate(
         self,
         name: str,
         profile: str,
-        seeds: Sequence[int],
+        seeds: Sequence[int] | None = None,
         *,
         hardware_class: str | None = None,
+        again: bool = False,
     ) -> BaselineBody:
-        """Ask for the baseline measurements on these seeds that do not exist yet."""
-        body: dict[str, object] = {"profile": profile, "seeds": list(seeds)}
+        """Ask for the baseline measurements on these seeds that do not exist yet.
+
+        Without `seeds`, on as many as the profile's `baseline_seeds` says. `again` repeats the
+        seeds that failed.
+        """
+        body: dict[str, object] = {"profile": profile}
+        if seeds is not None:
+            body["seeds"] = list(seeds)
+        if again:
+            body["again"] = True
         if hardware_class is not None:
             body["hardware_class"] = hardware_class
         path = f"{self.path}/{segment(name)}/baseline"

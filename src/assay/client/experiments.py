@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from assay.client.http import Http
 from assay.client.resource import Group, segment
 from assay.contracts.base import Page
 from assay.contracts.batch import (
@@ -83,14 +84,9 @@ class Experiments(Group):
         limit: int | None = None,
     ) -> LogText:
         """A piece of the log, from byte `offset`."""
-        response = self._http.request(
-            "GET",
-            f"{self.path}/{segment(experiment)}/logs",
-            query={"stream": stream, "offset": offset, "limit": limit},
-            accept="text/plain",
+        return _read_log(
+            self._http, f"{self.path}/{segment(experiment)}/logs", stream, offset, limit
         )
-        end = int(response.headers.get("next-offset", offset + len(response.content)))
-        return LogText(response.content, end)
 
     def curves(self, experiment: str, *, max_points: int = 500) -> CurvePoints:
         """What the codebase wrote about itself while it trained. Never a result."""
@@ -134,7 +130,26 @@ class Measurements(Group):
         """A measurement."""
         return self._get(MeasurementBody, f"{self.path}/{segment(measurement)}")
 
+    def logs(
+        self,
+        measurement: str,
+        *,
+        stream: Stream = "train",
+        offset: int = 0,
+        limit: int | None = None,
+    ) -> LogText:
+        """A piece of the newest attempt's log, from byte `offset`."""
+        path = f"{self.path}/{segment(measurement)}/logs"
+        return _read_log(self._http, path, stream, offset, limit)
+
     def artifact(self, measurement: str, name: str) -> bytes:
         """A stored file of a measurement."""
         path = f"{self.path}/{segment(measurement)}/artifacts/{segment(name)}"
         return self._http.request("GET", path, accept="*/*").content
+
+
+def _read_log(http: Http, path: str, stream: Stream, offset: int, limit: int | None) -> LogText:
+    query = {"stream": stream, "offset": offset, "limit": limit}
+    response = http.request("GET", path, query=query, accept="text/plain")
+    end = int(response.headers.get("next-offset", offset + len(response.content)))
+    return LogText(response.content, end)

@@ -112,6 +112,8 @@ class _Storable:
 
 #: A list whose validation ends at the first wrong item.
 Items = Annotated[list[T], FailFast()]
+#: In place of `Items[T] | None`, which Python cannot build: `FailFast` has no hash.
+ItemsOrNone = Annotated[list[T] | None, FailFast()]
 #: A text without a bound of its own: give it one where it is used.
 Text = Annotated[str, _Storable()]
 Name = Annotated[str, Field(min_length=1, max_length=200), _Storable()]

@@ -24,6 +24,9 @@ from assay.contracts.base import (
 )
 from assay.contracts.caps import CapBody
 
+BaselineSeeds = Annotated[int, Field(ge=0, le=64), READ_INTEGER]
+#: Seeds of a batch, at most.
+MAX_SEEDS = 64
 MAX_IDEA_BYTES = 64 * 1024
 MAX_IDEAS = 10_000
 #: Characters of what a model thought before it wrote an idea.
@@ -53,6 +56,11 @@ class IdeaRequest(Request):
     )
     thinking: Annotated[Text, Field(max_length=MAX_THINKING)] | None = Field(
         None, description="Kept beside the idea; never executed."
+    )
+    confirms: ShortName | None = Field(
+        None,
+        description="Measure the codebase of this experiment again, on this batch's seeds; the "
+        "text is kept and not implemented.",
     )
 
     @field_validator("text")
@@ -87,10 +95,13 @@ class BatchOptions(Request):
         "model with the traceback.",
     )
     seeds: Items[Seed] = Field(
-        [0], min_length=1, max_length=64, description="One measurement per seed and idea."
+        [0], min_length=1, max_length=MAX_SEEDS, description="One measurement per seed and idea."
     )
-    baseline_seeds: Integer = Field(
-        5, ge=0, le=64, description="The baseline is measured on this many seeds, once."
+    baseline_seeds: BaselineSeeds | None = Field(
+        None,
+        description="The baseline is measured, once, on this many seeds from 0 and on those of "
+        "the ideas, and compared on these alone. If null, on 20 without GPUs and on 3 with them. "
+        "If 0, there is no baseline.",
     )
     max_cost_usd: Dollars | None = Field(
         None, description="No new model call starts once this is spent."
@@ -222,7 +233,8 @@ class BaselineSummary(Resource):
     mean: float | None
     spread: float | None
     n: int
-    pending: int
+    pending: int = Field(description="Seeds still to be measured; until then verdicts may change.")
+    failed: int = Field(0, description="Seeds that failed; they are not measured again unasked.")
 
 
 class BestSummary(Resource):
@@ -233,15 +245,43 @@ class BestSummary(Resource):
 
 
 class ComparisonBody(Resource):
-    """A result against the baseline."""
+    """A result against the baseline. Positive effects are improvements in either direction."""
 
     baseline_mean: float
     baseline_spread: float | None
     baseline_n: int
-    delta: float
-    standard_error: float | None
-    sigmas: float | None = Field(description="Positive when the result improves on the baseline.")
-    verdict: str = Field(description="better, worse, within_noise or unknown (2 standard errors).")
+    n: int = Field(description="Seeds of the result: how often it was tried.")
+    effect: float = Field(description="By how much the metric improves; unbiased.")
+    standard_error: float | None = Field(
+        description="Of the effect, the baseline's own included; null if nothing tells it."
+    )
+    sigmas: float | None = Field(description="The effect in standard errors.")
+    degrees_of_freedom: float | None = Field(description="Null if unknown, or if exact.")
+    low: float | None = Field(description="Lower end of the 95 % interval of the effect.")
+    high: float | None = Field(description="Upper end of the 95 % interval of the effect.")
+    p: float | None = Field(
+        description="Two-sided p value of no effect; null where artifacts are judged."
+    )
+    posterior: float | None = Field(
+        description="The effect shrunken towards 0: what to expect of further seeds."
+    )
+    p_improves: float | None = Field(
+        description="Probability that the true effect is an improvement, under the same model."
+    )
+    verdict: str = Field(
+        description="better, worse, undecided, identical (the same artifact on every seed), or "
+        "provisional (seeds of the baseline are to come)."
+    )
+    exploratory: bool = Field(
+        False,
+        description="Some of its seeds had been seen when the others were asked for, so its p "
+        "and interval promise too much.",
+    )
+    prior: str | None = Field(
+        None,
+        description="The stored fit of what is presumed of the environment's codebases; null for "
+        "the default. See `GET /v1/environments/{name}/fit`.",
+    )
 
 
 class UsedBody(Resource):
@@ -270,6 +310,9 @@ class IdeaBody(Resource):
     client_key: str | None
     operator: str
     parents: list[str]
+    confirms: str | None = Field(
+        None, description="The experiment whose codebase is measured again."
+    )
     similar: list[SimilarBody] = Field(
         [], description="Earlier ideas in nearly the same words, most alike first."
     )
@@ -344,7 +387,9 @@ class ExperimentBody(Resource):
         [], description="Codebases before this one that crashed, oldest first."
     )
     metric_name: str
-    metric: float | None = Field(description="Mean over the experiment's seeds.")
+    metric: float | None = Field(
+        description="Mean over the experiment's seeds, or the best where artifacts are judged."
+    )
     confirmed: float | None = Field(
         None,
         description="The metric on the sealed split, if the environment measures it: ranks "

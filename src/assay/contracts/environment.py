@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from assay.contracts.base import JsonObject, Message, Name, Named, Number, Resource, Text
-from assay.domain.metrics import Direction, RewardKind
+from assay.contracts.base import (
+    FailureBody,
+    JsonObject,
+    Message,
+    Name,
+    Named,
+    Number,
+    Resource,
+    Text,
+)
+from assay.domain.metrics import Direction, Judged, RewardKind
 from assay.domain.rounding import DEFAULT_BITS
 
 #: A file of a codebase, or a pattern of files.
@@ -40,6 +50,11 @@ class MetricSpec(Manifest):
     unit: Annotated[Text, Field(max_length=64)] = ""
     direction: Direction
     reward: RewardKind = RewardKind.IDENTITY
+    judged: Judged = Field(
+        Judged.METHOD,
+        description="`method`: the mean over seeds counts, and verdicts allow for their spread. "
+        "`artifact`: what was found is verified exactly, and the best seed counts.",
+    )
     bound: Number | None = Field(
         None, description="A result better than this is implausible and does not count."
     )
@@ -254,8 +269,33 @@ class BaselineBody(Resource):
     spread: float | None = Field(None, description="Sample standard deviation over seeds.")
     seeds: list[int] = []
     values: list[float] = []
-    pending: int = Field(0, description="Baseline measurements that have not finished.")
-    failed: int = 0
+    pending: int = Field(0, description="Number of seeds that are still to be measured.")
+    pending_seeds: list[int] = []
+    failed: int = Field(0, description="Number of seeds that failed; `again` repeats them.")
+    failures: list[BaselineFailure] = []
+
+
+class BaselineFailure(Resource):
+    """A seed on which the unmodified codebase failed."""
+
+    seed: int
+    measurement: str = Field(description="Its log is at `/v1/measurements/{id}/logs`.")
+    failure: FailureBody | None
+
+
+class PriorBody(Resource):
+    """What verdicts presume of an environment's codebases; docs/verdicts.md explains it."""
+
+    object: Literal["verdict_fit"] = "verdict_fit"
+    id: str | None = Field(description="The stored fit; null for the default.")
+    number: int = Field(description="Fits are counted from 1; 0 for the default.")
+    created_at: datetime | None
+    codebases: int = Field(description="How many codebases the fit rests on; 0 for the default.")
+    df: float = Field(description="Degrees of freedom that the prior variance is worth.")
+    variance: float = Field(description="Prior variance, as a multiple of the baseline's.")
+    slope: float = Field(description="Expected share of the baseline's luck on a seed.")
+    slope_seeds: float = Field(description="Weight of the slope, in seeds.")
+    effect: float = Field(description="Typical size of effects, in baseline spreads.")
 
 
 class ProfileBody(Resource):
@@ -267,6 +307,9 @@ class ProfileBody(Resource):
     gpus: int
     memory_gb: float
     budget: dict[str, Any]
+    baseline_seeds: int = Field(
+        description="Seeds its baseline is measured on, unless a request names a number."
+    )
 
 
 class SplitBody(Resource):

@@ -37,17 +37,27 @@ def student_quantile(p: float, df: float) -> float:
         return 0.0
     if p < 0.5:
         return -student_quantile(1 - p, df)
-    high = 1.0
+    low, high = 0.0, 1.0
     while student_cdf(high, df) < p:
-        high *= 2
+        low, high = high, 2 * high
         if math.isinf(high):
             return high
-    low = 0.0
+    t = (low + high) / 2
     while True:
-        middle = (low + high) / 2
-        if middle in (low, high):
-            return middle
-        low, high = (middle, high) if student_cdf(middle, df) < p else (low, middle)
+        error = student_cdf(t, df) - p
+        low, high = (low, t) if error > 0 else (t, high)
+        step = error / _student_density(t, df)
+        if abs(step) <= 1e-15 * t or (low + high) / 2 in (low, high):
+            return t
+        newton = t - step
+        t = newton if low < newton < high else (low + high) / 2
+
+
+def _student_density(t: float, df: float) -> float:
+    if math.isinf(df):
+        return math.exp(-t * t / 2) / math.sqrt(2 * math.pi)
+    log = -math.log(df) / 2 - _log_beta(max(df / 2, 0.5), min(df / 2, 0.5))
+    return math.exp(log - (df + 1) / 2 * math.log1p(t * t / df))
 
 
 def digamma(x: float) -> float:

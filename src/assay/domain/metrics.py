@@ -1,9 +1,8 @@
-"""Metrics, rewards, baselines, and what "better" means.
+"""Metrics, rewards and baselines.
 
 A metric has a direction. A reward is what search maximises; it is positive for a sound result
-and 0 for a failed experiment (paper §2.1 uses 1/val_loss). "Better than the baseline" means
-better than noise: the change is compared with its standard error, which comes from the spread of
-the baseline over seeds.
+and 0 for a failed experiment (paper §2.1 uses 1/val_loss). Whether a result is better than the
+baseline is decided in `verdicts.py`.
 """
 
 from __future__ import annotations
@@ -30,16 +29,15 @@ class RewardKind(StrEnum):
     RECIPROCAL = "reciprocal"
 
 
-class Verdict(StrEnum):
-    """How a result stands against the baseline, at two standard errors."""
+class Judged(StrEnum):
+    """What a result is about."""
 
-    BETTER = "better"
-    WORSE = "worse"
-    WITHIN_NOISE = "within_noise"
-    UNKNOWN = "unknown"
+    #: A way of training: its mean over seeds counts, and their spread says how sure it is.
+    METHOD = "method"
+    #: What one run found, such as a construction that is verified exactly: the best seed counts.
+    ARTIFACT = "artifact"
 
 
-SIGMAS_FOR_A_VERDICT = 2.0
 #: Sums and squares of numbers up to here are finite, in Python as in a database.
 LARGEST_METRIC = 1e100
 
@@ -103,39 +101,8 @@ class Sample:
         return cls(mean(values), _spread(values) if len(values) > 1 else None, len(values))
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A result against the baseline; `sigmas` is positive when the result improves on it."""
-
-    delta: float
-    standard_error: float | None
-    sigmas: float | None
-    verdict: Verdict
-
-
-def improvement(direction: Direction, delta: float, error: float) -> float:
-    """Return by how many standard errors a change of the metric improves it."""
-    gain = -delta if direction is Direction.MINIMIZE else delta
-    return gain / error if error > 0 else math.copysign(math.inf, gain) if gain else 0.0
-
-
-def compare(direction: Direction, result: Sample, baseline: Sample | None) -> Comparison | None:
-    """Compare a result with the baseline; None without a baseline.
-
-    The spread is the baseline's, for both: one idea is usually measured on one seed. The standard
-    error of the difference of means is spread * sqrt(1/n_result + 1/n_baseline).
-    """
-    if baseline is None:
+def over_seeds(judged: Judged, direction: Direction, values: Sequence[float]) -> float | None:
+    """Return the metric of an experiment with these values over its seeds; None without any."""
+    if not values:
         return None
-    delta = result.mean - baseline.mean
-    if baseline.spread is None:
-        return Comparison(delta, None, None, Verdict.UNKNOWN)
-    error = baseline.spread * math.sqrt(1 / result.n + 1 / baseline.n)
-    sigmas = improvement(direction, delta, error)
-    if sigmas > SIGMAS_FOR_A_VERDICT:
-        verdict = Verdict.BETTER
-    elif sigmas < -SIGMAS_FOR_A_VERDICT:
-        verdict = Verdict.WORSE
-    else:
-        verdict = Verdict.WITHIN_NOISE
-    return Comparison(delta, error, sigmas, verdict)
+    return best(direction, values) if judged is Judged.ARTIFACT else mean(values)

@@ -16,7 +16,7 @@ from assay.client import Client, Conflict
 from assay.contracts.batch import BatchBody, EventBody, IdeaRequest
 from assay.contracts.environment import BaselineBody
 from assay.contracts.search import EpochBody, SearchBody
-from assay.domain.metrics import reward
+from assay.domain.metrics import mean, reward
 from assay.domain.states import SearchState
 from assay.llm.ideation import Ideator
 from assay.search.ask import SearchError, Setting, fit_epoch, propose
@@ -29,7 +29,6 @@ from assay.search.trajectories import TrajectoryReader
 __all__ = ["Observer", "SearchError", "drive"]
 
 BASELINE_POLL_SECONDS = 1.0
-BASELINE_SEEDS = 5
 
 
 class Observer:
@@ -183,26 +182,35 @@ class _Loop:
     def _baseline_reward(self) -> float:
         """The baseline's reward, once all its measurements have finished.
 
-        A half-measured baseline would make the choice of what to exploit depend on timing.
+        A half-measured baseline would make the choice of what to exploit depend on timing, and so
+        would seeds that somebody else asks for: the search's own count. One that failed is left
+        out.
         """
         name, profile = self._search.environment, self._search.profile
         hardware = self._batches[0].hardware_class
         environments = self._client.environments
+        wanted = set(range(self._config.options.baseline_seeds or self._default_seeds()))
         body = environments.baseline(name, profile, hardware_class=hardware)
-        if not body.pending and body.mean is None and not body.failed:
-            seeds = range(self._config.options.baseline_seeds or BASELINE_SEEDS)
+        if not wanted <= {*body.seeds, *(each.seed for each in body.failures)}:
+            seeds = sorted(wanted)
             body = environments.calibrate(name, profile, seeds, hardware_class=hardware)
-        while body.pending:
+        while wanted.intersection(body.pending_seeds):
             self._observer.waiting_for_baseline(body)
             self._client.sleep(BASELINE_POLL_SECONDS)
             body = environments.baseline(name, profile, hardware_class=hardware)
-        if body.mean is None:
+        measured = zip(body.seeds, body.values, strict=True)
+        values = [value for seed, value in measured if seed in wanted]
+        if not values:
             raise SearchError(
                 f"no baseline measurement of {name}, {profile}, {hardware} succeeded, so nothing "
                 "can be compared with it; see: assay env calibrate --help",
                 code="baseline_failed",
             )
-        return reward(self._setting.environment.reward, body.mean)
+        return reward(self._setting.environment.reward, mean(values))
+
+    def _default_seeds(self) -> int:
+        profiles = self._setting.environment.profiles
+        return next(p.baseline_seeds for p in profiles if p.name == self._search.profile)
 
     def _money_left(self) -> Decimal | None:
         """What is left of the cap; None without one. Unknown prices count as nothing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import select, update
@@ -18,7 +18,7 @@ from assay.domain.states import (
     Failure,
     FailureStage,
 )
-from assay.storage import environments, experiments, measurements, repairs, schema
+from assay.storage import baselines, environments, experiments, measurements, repairs, schema
 from assay.storage.database import Database
 from assay.storage.measurements import Identity, Terms
 from assay.storage.outbox import Topic, post
@@ -70,15 +70,14 @@ def create(
     session.flush()
     _add_experiments(session, batch, request, similar or [()] * len(request.ideas))
     environment = get(session, schema.Environment, environment_id, "environment")
-    request_baseline(
-        db,
-        session,
-        environment,
-        request.profile,
-        hardware_class,
-        list(range(request.options.baseline_seeds)),
-        Terms(owner, now, request.options.priority, needs_isolation=False),
-    )
+    profile = environments.manifest(session, environment_id).profiles[request.profile]
+    wanted = baselines.seeds_of(profile, batch.options)
+    early = baselines.seeds_with_ideas(profile, wanted, request.options.seeds)
+    later = sorted(set(wanted).difference(early))
+    terms = Terms(owner, now, request.options.priority, needs_isolation=False)
+    when_idle = replace(terms, priority=baselines.WHEN_IDLE)
+    for seeds, on in ((early, terms), (later, when_idle)):
+        request_baseline(db, session, environment, request.profile, hardware_class, seeds, on)
     return batch.id
 
 
@@ -99,6 +98,7 @@ def _add_experiments(
             thinking=idea.thinking,
             operator=idea.operator,
             parents=list(idea.parents),
+            confirms=idea.confirms,
             similar=[
                 {"experiment": one.experiment or ids[one.position], "similarity": one.similarity}
                 for one in alike
@@ -163,8 +163,13 @@ def request_baseline(
     hardware_class: str,
     seeds: list[int],
     terms: Terms,
+    *,
+    again: bool = False,
 ) -> list[str]:
-    """Ask for measurements of the unmodified codebase; those there are count. Returns ids."""
+    """Ask for measurements of the unmodified codebase; those there are count. Returns ids.
+
+    `again`: those that failed do not count.
+    """
     manifest = environments.manifest(session, environment.id)
     return [
         measurements.request(
@@ -173,6 +178,7 @@ def request_baseline(
             Identity(environment.codebase, environment.id, profile, seed, hardware_class),
             manifest.profiles[profile],
             terms,
+            again=again,
         )
         for seed in seeds
     ]

@@ -17,9 +17,9 @@ from assay.domain.states import (
     Failure,
     MeasurementState,
 )
-from assay.storage import repairs, schema
+from assay.storage import baselines, repairs, schema
 from assay.storage.database import Database
-from assay.storage.rows import changed, run, table_of
+from assay.storage.rows import changed, get, run, table_of
 from assay.storage.text import clean_json
 from assay.storage.types import clock
 
@@ -133,12 +133,14 @@ def _finish_batch(session: Session, batch_id: str) -> None:
         .values(finished_at=clock()),
     )
     if finished:
-        changed(
+        ran = changed(
             session,
             update(schema.Batch)
             .where(schema.Batch.id == batch_id, schema.Batch.state == BatchState.RUNNING.value)
             .values(state=BatchState.FINISHED.value),
         )
+        if ran:  # and was not cancelled
+            baselines.hasten(session, get(session, schema.Batch, batch_id, "batch"))
         tell(session, batch_id, "batch.finished")
 
 

@@ -29,6 +29,8 @@ NEAR_DUPLICATE = "near_duplicate"
 _TERMINAL = [s.value for s in TERMINAL_EXPERIMENT]
 _CANCELLED = ExperimentState.CANCELLED.value
 _SCORED = ExperimentState.SUCCEEDED.value
+#: The largest seed there can be.
+_LAST_SEED = 2**31 - 1
 _NO_SUCCESS = [
     s.value
     for s in (
@@ -165,7 +167,10 @@ def _ideas(scope: Scope) -> Subquery:
             batch.ideator,
             batch.executor,
             batch.hardware_class,
-            batch.options["baseline_seeds"].as_integer().label("baseline_seeds"),
+            # Without a number every measured seed counts.
+            func.coalesce(batch.options["baseline_seeds"].as_integer() - 1, _LAST_SEED).label(
+                "last_baseline_seed"
+            ),
             implementation.id.label("implementation_id"),
             table.codebase_id.is_not(None).label("patched"),
             or_(fitted, table.codebase_id.is_not(None)).label("applied"),
@@ -324,7 +329,9 @@ def _baselines(session: Session, ideas: Subquery) -> dict[Key, dict[str, dict[in
     """Metrics of the unmodified codebase by hardware class and seed, on the seeds asked for."""
     wanted = (
         select(
-            *_key(ideas), ideas.c.hardware_class, func.max(ideas.c.baseline_seeds).label("seeds")
+            *_key(ideas),
+            ideas.c.hardware_class,
+            func.max(ideas.c.last_baseline_seed).label("last_seed"),
         )
         .group_by(*_key(ideas), ideas.c.hardware_class)
         .subquery()
@@ -337,7 +344,7 @@ def _baselines(session: Session, ideas: Subquery) -> dict[Key, dict[str, dict[in
         table.profile == of.profile,
         table.hardware_class == of.hardware_class,
         table.kind == MeasurementKind.SCORE.value,
-        table.seed < of.seeds,
+        table.seed <= of.last_seed,
     )
     rows = session.execute(
         select(*_key(wanted), of.hardware_class, table.seed, result.metric)

@@ -57,6 +57,8 @@ class Work:
     submitted_at: datetime
     search: str | None = None
     repair: Repair | None = None
+    #: The codebase to measure again, if the idea confirms an earlier experiment.
+    confirms: str | None = None
 
     @property
     def payer(self) -> Payer:
@@ -114,7 +116,14 @@ def begin(
         submitted_at=batch.created_at,
         search=batch.search_id,
         repair=repairs.pending(session, experiment_id),
+        confirms=_confirmed_codebase(session, idea),
     )
+
+
+def _confirmed_codebase(session: Session, idea: schema.Idea) -> str | None:
+    if idea.confirms is None:
+        return None
+    return get(session, schema.Experiment, idea.confirms, "experiment").codebase_id
 
 
 def _free(holder: str, now: datetime) -> ColumnElement[bool]:
@@ -224,8 +233,10 @@ def terms_of(work: Work, *, more_priority: int = 0) -> Terms:
     return Terms(work.owner, work.submitted_at, priority, isolated)
 
 
-def succeed(db: Database, session: Session, work: Work, winner: int, codebase: str) -> None:
-    """The diff applied and passed preflight: record the codebase and ask for measurements.
+def succeed(db: Database, session: Session, work: Work, winner: int | None, codebase: str) -> None:
+    """Record the codebase and ask for its measurements.
+
+    `winner` is the sample whose diff applied and passed preflight; None if there was none to ask.
 
     Raises:
         Fenced: another process took the idea over.

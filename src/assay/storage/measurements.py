@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.environment import Profile
 from assay.domain.ids import new_id
-from assay.domain.rounding import shown
 from assay.domain.states import (
     TERMINAL_EXPERIMENT,
     TERMINAL_MEASUREMENT,
@@ -22,7 +21,7 @@ from assay.domain.states import (
     MeasurementKind,
     MeasurementState,
 )
-from assay.storage import disclosure, experiments, schema, shapes
+from assay.storage import baselines, disclosure, experiments, schema, shapes
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post
 from assay.storage.rows import changed, insert_missing, run
@@ -114,13 +113,20 @@ def hold(session: Session, ids: Sequence[str], experiment_ids: Sequence[str] = (
 
 
 def request(
-    db: Database, session: Session, identity: Identity, profile: Profile, terms: Terms
+    db: Database,
+    session: Session,
+    identity: Identity,
+    profile: Profile,
+    terms: Terms,
+    *,
+    again: bool = False,
 ) -> str:
     """The id of the measurement of that identity; it is created and queued if there is none.
 
     One that was cancelled, or failed for reasons of infrastructure, says nothing about the
     codebase, and neither does one without isolation to who needs it: the next replicate is created
-    in its place.
+    in its place; with `again`, in that of any that failed. One that waits is queued as its most
+    urgent request asks.
 
     Its row stays locked until the commit, so that it is not finished or cancelled before whoever
     asked is linked to it.
@@ -133,10 +139,15 @@ def request(
         .with_for_update(key_share=True)
         .execution_options(populate_existing=True)
     ).one_or_none()
-    if latest is not None and not (_is_void(latest) or _is_doubtful(session, latest, terms)):
+    repeats = again and latest is not None and latest.state == MeasurementState.FAILED.value
+    if latest is not None and not (
+        repeats or _is_void(latest) or _is_doubtful(session, latest, terms)
+    ):
         if terms.needs_isolation and not latest.needs_isolation:
             latest.needs_isolation = True
             latest.shape_id = shapes.of(session, latest, profile)
+        if terms.priority > latest.priority and latest.state == MeasurementState.QUEUED.value:
+            latest.priority, latest.batch_at = terms.priority, terms.batch_at
         return latest.id
     replicate = 0 if latest is None else latest.replicate + 1
     row = _queued(session, identity, profile, terms, replicate, db.now(session))
@@ -240,36 +251,52 @@ def baseline_values(
     environment: schema.Environment,
     profile: str,
     hardware_class: str,
-    seeds: int | None = None,
 ) -> dict[int, float]:
-    """Metric of the unmodified codebase by seed, exact; the first `seeds` seeds only, if given."""
-    query = _baseline_results(schema.Result.metric, environment, profile, hardware_class)
-    if seeds is not None:
-        query = query.where(schema.Measurement.seed < seeds)
+    """Metric of the unmodified codebase by seed, exact."""
+    query = _baseline_results([schema.Result.metric], environment, profile, hardware_class)
     return dict(session.execute(query).all())
 
 
-def shown_baseline_values(
-    session: Session, environment: schema.Environment, profile: str, hardware_class: str
-) -> dict[int, float]:
-    """Metric of the unmodified codebase by seed, rounded as it is shown."""
-    query = _baseline_results(disclosure.SHOWN_METRIC, environment, profile, hardware_class)
-    return {seed: shown(metric) for seed, metric in session.execute(query)}
+@dataclass(frozen=True)
+class Scored:
+    """The result of one seed: exact, as it is shown, and the hash of what training left."""
+
+    metric: float
+    shown: float
+    artifact: str | None
+    at: datetime
+
+
+#: What a row needs for `Scored`, in its order.
+SCORED = (
+    schema.Result.metric,
+    disclosure.SHOWN_METRIC,
+    schema.Result.provenance["artifact"].as_string(),
+    schema.Result.created_at,
+)
+
+
+def baseline_scores(
+    session: Session,
+    environment: schema.Environment,
+    profile: str,
+    hardware_class: str,
+    seeds: Collection[int] | None = None,
+) -> dict[int, Scored]:
+    """Results of the unmodified codebase by seed; on these seeds only, if given."""
+    query = _baseline_results(SCORED, environment, profile, hardware_class)
+    if seeds is not None:
+        query = query.where(schema.Measurement.seed.in_(seeds))
+    return {seed: Scored(*scored) for seed, *scored in session.execute(query)}
 
 
 def _baseline_results(
-    metric: Any, environment: schema.Environment, profile: str, hardware_class: str
+    columns: Sequence[Any], environment: schema.Environment, profile: str, hardware_class: str
 ) -> Select[Any]:
     return (
-        select(schema.Measurement.seed, metric)
+        select(schema.Measurement.seed, *columns)
         .join(schema.Result, schema.Result.measurement_id == schema.Measurement.id)
-        .where(
-            schema.Measurement.codebase_id == environment.codebase,
-            schema.Measurement.environment_id == environment.id,
-            schema.Measurement.profile == profile,
-            schema.Measurement.hardware_class == hardware_class,
-            schema.Measurement.kind == MeasurementKind.SCORE.value,
-        )
+        .where(*baselines.is_baseline(environment, profile, hardware_class))
         .order_by(schema.Measurement.seed, schema.Measurement.replicate)
     )
 
@@ -290,24 +317,6 @@ def baseline_classes(session: Session, environment_id: str, profile: str) -> set
         .distinct()
     )
     return set(session.scalars(query))
-
-
-def baseline_states(
-    session: Session, environment: schema.Environment, profile: str, hardware_class: str
-) -> dict[str, int]:
-    """How many baseline measurements are in which state."""
-    rows = session.execute(
-        select(schema.Measurement.state, func.count())
-        .where(
-            schema.Measurement.codebase_id == environment.codebase,
-            schema.Measurement.environment_id == environment.id,
-            schema.Measurement.profile == profile,
-            schema.Measurement.hardware_class == hardware_class,
-            schema.Measurement.kind == MeasurementKind.SCORE.value,
-        )
-        .group_by(schema.Measurement.state)
-    ).all()
-    return dict(rows)
 
 
 def settle(

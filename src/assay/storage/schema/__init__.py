@@ -20,6 +20,7 @@ from assay.storage.schema.ideas import (
     Implementation,
     Sample,
     Search,
+    VerdictFit,
 )
 from assay.storage.schema.measurements import (
     LIVE_ATTEMPT_SQL,
@@ -70,5 +71,6 @@ __all__ = [
     "Search",
     "Shape",
     "SystemPoint",
+    "VerdictFit",
     "Worker",
 ]

@@ -37,6 +37,26 @@ class Codebase(Base):
     created_at: Mapped[datetime]
 
 
+class VerdictFit(Base):
+    """A prior for verdicts, fitted to the codebases that were measured until then.
+
+    The latest of an environment, profile and hardware class is used, so verdicts change when one
+    is added and at no other time.
+    """
+
+    __tablename__ = "verdict_fit"
+    __table_args__ = (UniqueConstraint("environment_id", "profile", "hardware_class", "number"),)
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    environment_id: Mapped[str] = mapped_column(ForeignKey("environment.id"))
+    profile: Mapped[str] = mapped_column(Id)
+    hardware_class: Mapped[str] = mapped_column(Id)
+    number: Mapped[int]
+    owner: Mapped[str] = mapped_column(Id)
+    prior: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
+
+
 class Search(Base):
     """One outer optimisation."""
 
@@ -114,6 +134,8 @@ class Idea(Base):
     parents: Mapped[list[Any]]
     #: Earlier ideas with nearly the same words: `[{experiment, similarity}]`.
     similar: Mapped[list[Any]] = mapped_column(default=list)
+    #: The experiment whose codebase is measured again, instead of implementing the text.
+    confirms: Mapped[str | None] = mapped_column(Id)
 
 
 class Experiment(Base):

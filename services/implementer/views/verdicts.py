@@ -1,0 +1,142 @@
+"""The baseline of a batch, and what the API says of a result beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from assay.contracts.batch import ComparisonBody
+from assay.contracts.environment import MetricSpec, PriorBody
+from assay.domain.metrics import Judged
+from assay.domain.rounding import shown, shown_or_none
+from assay.domain.verdicts import Judgement, Measured, judge, judge_best
+from assay.storage import baselines, environments, fits, measurements, schema
+from assay.storage.measurements import Scored
+from assay.storage.rows import get
+
+
+@dataclass(frozen=True)
+class BaselineStats:
+    """What the experiments of a batch are compared with.
+
+    `exact` decides verdicts. Every number that is shown is computed from `rounded`, which is made
+    of results as they are shown, so that it tells no more about them. Both are None without a
+    result. `pending` counts the seeds that are still to come, `failed` those that have no result.
+    """
+
+    metric: MetricSpec
+    scores: Mapping[int, Scored]
+    exact: Measured | None
+    rounded: Measured | None
+    pending: int
+    failed: int
+    fit: fits.Fit
+    asked_at: datetime
+
+    @classmethod
+    def of(cls, session: Session, batch: schema.Batch) -> BaselineStats:
+        """The baseline of a batch: the seeds it asked for, on its hardware class."""
+        environment = get(session, schema.Environment, batch.environment_id, "environment")
+        manifest = environments.manifest(session, batch.environment_id)
+        seeds = baselines.seeds_of(manifest.profiles[batch.profile], batch.options)
+        where = (session, environment, batch.profile, batch.hardware_class, seeds)
+        scores, progress = measurements.baseline_scores(*where), baselines.progress(*where)
+        return cls(
+            metric=manifest.metric,
+            scores=scores,
+            exact=_exact(scores),
+            rounded=_rounded(scores),
+            pending=len(progress.pending),
+            failed=len(progress.failed),
+            fit=fits.latest(session, environment.id, batch.profile, batch.hardware_class),
+            asked_at=batch.created_at,
+        )
+
+    def compare(self, scores: Mapping[int, Scored]) -> ComparisonBody | None:
+        """A result against the baseline, by seed; None without either."""
+        exact, rounded = _exact(scores), _rounded(scores)
+        if exact is None or rounded is None or self.exact is None or self.rounded is None:
+            return None
+        identical = self._is_identical(scores)
+        judged = self._judge(exact, self.exact, identical=identical)
+        seen = self._judge(rounded, self.rounded, identical=identical)
+        return ComparisonBody(
+            baseline_mean=shown(self.rounded.mean),
+            baseline_spread=shown(self.rounded.spread) if self.rounded.n > 1 else None,
+            baseline_n=self.rounded.n,
+            n=rounded.n,
+            effect=shown(seen.effect),
+            standard_error=shown_or_none(seen.standard_error),
+            sigmas=shown_or_none(seen.sigmas),
+            degrees_of_freedom=_finite(seen.df),
+            low=shown_or_none(seen.low),
+            high=shown_or_none(seen.high),
+            p=shown_or_none(seen.p),
+            posterior=shown_or_none(seen.posterior),
+            p_improves=shown_or_none(seen.p_improves),
+            verdict=judged.verdict.value,
+            exploratory=self._is_exploratory(scores),
+            prior=self.fit.id,
+        )
+
+    def _judge(self, idea: Measured, baseline: Measured, *, identical: bool) -> Judgement:
+        direction, provisional = self.metric.direction, self.pending > 0
+        if self.metric.judged is Judged.ARTIFACT and not identical:
+            return judge_best(direction, idea, baseline, provisional=provisional)
+        return judge(
+            direction,
+            idea,
+            baseline,
+            self.fit.prior,
+            identical=identical,
+            provisional=provisional,
+        )
+
+    def _is_identical(self, scores: Mapping[int, Scored]) -> bool:
+        """Whether every seed left what the baseline left on it, and scored the same.
+
+        Equal artifacts alone do not do: an idea may change how answers are made of them.
+        """
+        return all(
+            (twin := self.scores.get(seed)) is not None
+            and scored.artifact is not None
+            and (scored.artifact, scored.metric) == (twin.artifact, twin.metric)
+            for seed, scored in scores.items()
+        )
+
+    def _is_exploratory(self, scores: Mapping[int, Scored]) -> bool:
+        """Whether some of the seeds, but not all, had a result when the batch was submitted."""
+        seen = sum(scored.at < self.asked_at for scored in scores.values())
+        return 0 < seen < len(scores)
+
+
+def prior_body(fit: fits.Fit) -> PriorBody:
+    """A prior as the API shows it."""
+    prior = fit.prior
+    return PriorBody(
+        id=fit.id,
+        number=fit.number,
+        created_at=fit.created_at,
+        codebases=prior.codebases,
+        df=shown(prior.df),
+        variance=shown(prior.variance),
+        slope=shown(prior.slope),
+        slope_seeds=shown(prior.slope_seeds),
+        effect=shown(prior.effect),
+    )
+
+
+def _exact(scores: Mapping[int, Scored]) -> Measured | None:
+    return Measured.of({seed: scored.metric for seed, scored in scores.items()})
+
+
+def _rounded(scores: Mapping[int, Scored]) -> Measured | None:
+    return Measured.of({seed: shown(scored.shown) for seed, scored in scores.items()})
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or math.isinf(value) else shown(value)
