@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import re
 import sys
@@ -38,6 +37,7 @@ from typing import Any
 from assay.analysis.rows import experiment_rows
 from assay.cli.batch import summary
 from assay.contracts.batch import BatchBody, ExperimentBody
+from assay.domain.verdicts import Measured, smallest_effect
 from assay.environments import Catalog
 from benchmarks.discrimination import RESULTS, table_of
 from scripts import picture
@@ -85,7 +85,8 @@ def calibrated(environments: Path, results: Path) -> dict[str, Figures]:
         for profile, classes in catalog.get(name).committed_baselines().items():
             for kind, baseline in classes.items():
                 if n := len(baseline["values"]):
-                    detectable = 2 * baseline["spread"] * math.sqrt(1 + 1 / n)
+                    sample = Measured.of(dict(enumerate(baseline["values"])))
+                    detectable = sample and smallest_effect(sample, 1)
                     more = {"n": n, "detectable": detectable, "hardware_class": kind}
                     more["stale"] = baseline.get("environment") != present[name]
                     named.append((f"baseline-{name}-{profile}", kind, {**baseline, **more}))
@@ -116,7 +117,7 @@ def shown(name: str, how: str, entries: Entries) -> str:
     if value is None:
         return NOT_MEASURED
     for key in keys:
-        value = value[key]
+        value = value[int(key)] if isinstance(value, list) else value[key]
     return format(value, how)
 
 
@@ -210,18 +211,18 @@ def machine() -> str:
 
 
 def demo_results(figures: Figures) -> str:
-    """The end of `assay demo`: the best idea, one within noise, the worst, and the failures."""
+    """The end of `assay demo`: the best idea, one undecided, the worst, and the failures."""
     batch = BatchBody.model_validate(figures["batch"])
     bodies = [ExperimentBody.model_validate(e) for e in figures["experiments"]]
     metric = Catalog().get(batch.environment.partition("@")[0]).manifest.metric
     rows = experiment_rows(bodies, metric.direction, _TITLE_WIDTH)
     scored = [row for row in rows if row.rank]
-    noise = [row for row in scored[1:-1] if row.verdict == "within noise"]
+    noise = [row for row in scored[1:-1] if row.verdict.startswith("undecided")]
     chosen = [scored[0], *noise[:1], scored[-1], *(row for row in rows if row.state == "failed")]
     (about,) = summary(batch, metric.unit)
-    cells = [("#", "idea", "state", metric.name, "change vs baseline", "verdict")]
+    cells = [("#", "idea", "state", metric.name, "effect [95 %]", "verdict")]
     cells += [
-        (str(row.rank or "–"), row.title, row.state, row.metric, row.change, row.verdict)
+        (str(row.rank or "–"), row.title, row.state, row.metric, row.effect, row.verdict)
         for row in chosen
     ]
     return _fenced([*str(about).splitlines()[1:], "", *_aligned(cells)])
@@ -248,6 +249,47 @@ def edits(figures: Figures) -> str:
     return table_of(figures["figures"], environment.manifest.metric.name)
 
 
+def verdict_rates(figures: Figures) -> str:
+    """How often verdicts on ideas without an effect are wrong: a line per bank, kind and seeds."""
+    head = [
+        "| bank | ideas without an effect | seeds | better | worse | covers | old rule |",
+        "|---" * 7 + "|",
+    ]
+    rows = []
+    for bank, found in figures["figures"].items():
+        for name, rules in found["nulls"].items():
+            kind, _, seeds = name.partition("/")
+            now, old = (
+                [f"{rules[rule][what][0]:.1%}" for what in ("better", "worse", "covered")]
+                for rule in ("shipped", "two_sigma")
+            )
+            cells = [f"`{bank}`", _NULLS[kind], seeds, *now, " / ".join(old[:2])]
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*head, *rows])
+
+
+def verdict_power(figures: Figures) -> str:
+    """How often verdicts find an effect: a line per bank, size and number of seeds."""
+    head = [
+        "| bank | effect, in spreads | edits | seeds | called right | called wrong | old rule |",
+        "|---" * 7 + "|",
+    ]
+    rows = []
+    for bank, found in figures["figures"].items():
+        for name, rules in found["power"].items():
+            sizes, _, seeds = name.partition("/")
+            now, old = rules["shipped"], rules["two_sigma"]
+            smallest, _, largest = sizes.partition("-")
+            size = f"above {smallest}" if largest == "inf" else f"{smallest} to {largest}"
+            shares = [now["called_right"], now["called_wrong"], old["called_right"]]
+            cells = [f"`{bank}`", size, now["edits"], seeds, *(f"{s[0]:.0%}" for s in shares)]
+            rows.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join([*head, *rows])
+
+
+#: Kinds of null of `benchmarks.verdicts`, as the page names them.
+_NULLS = {"other_seeds": "other luck", "same_seeds": "rounding", "recentred": "recentred"}
+
 #: What fills whole lines of a page: by name, the entry and what is made of its figures.
 BLOCKS: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "demo-results": ("demo", demo_results),
@@ -257,6 +299,8 @@ BLOCKS: dict[str, tuple[str, Callable[[Figures], str]]] = {
     "discrimination-grpo": ("discrimination-grpo", edits),
     "discrimination-grpo-good": ("discrimination-grpo-good", edits),
     "discrimination-toy": ("discrimination-toy", edits),
+    "verdict-rates": ("bench-verdicts", verdict_rates),
+    "verdict-power": ("bench-verdicts", verdict_power),
 }
 
 

@@ -127,3 +127,22 @@ def test_the_latest_of_several_hardware_classes_is_shown(tmp_path: Path) -> None
     assert [name for name, figures in found.items() if figures["stale"]] == [
         "baseline-toy-tiny-cpu-old"
     ]
+
+
+def test_rates_and_power_of_verdicts_become_tables() -> None:
+    rule = {"better": [0.021, 0, 1], "worse": [0.03, 0, 1], "covered": [0.949, 0, 1]}
+    edits = {"edits": 3, "called_right": [0.9, 0, 1], "called_wrong": [0.0, 0, 0]}
+    both = {"shipped": rule, "two_sigma": rule}
+    figures = {
+        "toy": {
+            "nulls": {"same_seeds/5": both},
+            "power": {"2-inf/5": {"shipped": edits, "two_sigma": edits}},
+        }
+    }
+    stored = {**STORED, "bench-verdicts": {"figures": figures}}
+    rates = rendered(page("verdict-rates"), stored)
+    assert "| `toy` | rounding | 5 | 2.1% | 3.0% | 94.9% | 2.1% / 3.0% |" in rates
+    power = rendered(page("verdict-power"), stored)
+    assert "| `toy` | above 2 | 3 | 5 | 90% | 0% | 90% |" in power
+    deep = page("bench-verdicts.figures.toy.nulls.same_seeds/5.shipped.better.0 .1%")
+    assert rendered(deep, stored) == deep.replace("old", "2.1%")
