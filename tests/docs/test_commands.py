@@ -327,4 +327,4 @@ def test_the_idea_of_the_readme_is_better(reader: Reader) -> None:
     words = ["0" if word == "0-4" else word for word in submit.words[1:]]
     data = json.loads(reader.assay(*words, "--baseline-seeds", "2", "--json"))["data"]
     (experiment,) = data["experiments"]
-    assert experiment["comparison"]["delta"] < -0.03
+    assert experiment["comparison"]["effect"] > 0.03
