@@ -166,12 +166,18 @@ class Runner:
         command = [sys.executable, "-m", "pytest", PROBE, *tests, *TIERS[tier]]
         command += ["-x", "-q", "-rfE", "--no-header", "-p", "no:cacheprovider"]
         command += ["-n", str(self.workers)] if self.workers else []
-        paths = {"PYTHONPATH": f"{copy / 'src'}{os.pathsep}{copy}"}
+        # A fault often changes a character within the same second: size and time of the source
+        # would not tell a module's bytecode from the one before.
+        variables = {
+            "PYTHONPATH": f"{copy / 'src'}{os.pathsep}{copy}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "COLUMNS": "400",
+        }
         try:
             done = subprocess.run(
                 command,
                 cwd=copy,
-                env=os.environ | paths | {"COLUMNS": "400"},
+                env=os.environ | variables,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
