@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +109,7 @@ def per_token(
     many = rng.integers(vocab, size=(1 << 14, 65)).astype(np.int32)  # cheap, so many
     rows = np.repeat(np.arange(count), length // 2)
     times = np.tile(np.arange(1, length + 1, 2), count)
-    evaluation = Evaluation(
-        request(folder, settings, config={"vocab": vocab}), time.monotonic() + 90
-    )
+    evaluation = Evaluation.begin(request(folder, settings, config={"vocab": vocab}, seconds=90))
     ways: dict[str, tuple[str, int, Callable[[Any], Any]]] = {
         "prefix": (
             "next",
@@ -169,7 +168,7 @@ def tiny(folder: Path, settings: SandboxSettings, cache: Path) -> dict[str, floa
     starts = np.arange(count) * (len(text) // count)
     windows = text[starts[:, None] + np.arange(length + 1)]
     wanted = request(folder, settings, held_out=held_out, config=config)
-    evaluation = Evaluation(wanted, time.monotonic() + 120)
+    evaluation = Evaluation.begin(replace(wanted, seconds=120))
 
     def two_starts() -> None:
         from assay.evaluation.passes import warm_up

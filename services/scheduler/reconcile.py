@@ -13,7 +13,7 @@ from assay.domain.states import AttemptState, WorkerState
 from assay.storage import cordons, expiry, workers
 from assay.storage.database import Database
 from services.scheduler.settings import SchedulerSettings
-from services.scheduler.state import View
+from services.scheduler.state import View, can_stand_in
 from services.scheduler.ticks import Ticks
 
 log = logging.getLogger(__name__)
@@ -121,13 +121,20 @@ class Reconciler:
         return returned + rung
 
     def _cordon(self, view: View) -> int:
-        """Cordon workers that failed too often, for twice as long as the last time."""
+        """Cordon workers that failed too often, for twice as long as the last time.
+
+        The only worker of its kind goes on: to wait for nobody helps nobody, and what failed there
+        is tried again after a pause of its own.
+        """
         made = 0
         settings, now = self._settings, view.now.timestamp()
+        silence = settings.silence.total_seconds()
         for host in view.hosts:
             probation = host.on_probation(now, settings.cordon_window_seconds)
             limit = 1 if probation else settings.cordon_failures
             if host.is_cordoned(now) or host.failures < limit:
+                continue
+            if not any(can_stand_in(each, host, now, silence) for each in view.hosts):
                 continue
             again = host.cordons + 1 if probation else 1
             seconds = min(

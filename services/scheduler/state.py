@@ -166,6 +166,16 @@ def supplies(
     return free, probation
 
 
+def can_stand_in(other: Host, host: Host, now: float, silence: float) -> bool:
+    """Whether `other` gets work, and could get what `host` gets."""
+    return (
+        other.worker != host.worker
+        and _gets_work(other, now, silence)
+        and other.hardware_class == host.hardware_class
+        and other.isolated >= host.isolated
+    )
+
+
 def _gets_work(host: Host, now: float, silence: float) -> bool:
     return (
         host.state == WorkerState.ACTIVE.value

@@ -65,6 +65,7 @@ from services.worker.workspace import (
 
 _log = logging.getLogger(__name__)
 _GOODBYE_SECONDS = 3.0
+_NEWS_SECONDS = 5.0
 
 
 def run_attempt(host: Host, assignment: Assignment) -> None:
@@ -174,7 +175,7 @@ class _Attempt:
         except (Cancelled, EvaluationCancelled):
             return self._cancelled()
         except AttemptFailed as failed:
-            return End("failed", failed.failure, failed.infrastructure)
+            return self._failed(failed)
         except Fenced:
             self._assignment.stop(StopReason.FENCED)
             return self._cancelled()
@@ -189,6 +190,16 @@ class _Attempt:
         except Exception as error:
             _log.exception("%s: the worker failed", self._spec.attempt)
             return self._fault("worker_error", f"{type(error).__name__}: {error}")
+
+    def _failed(self, failed: AttemptFailed) -> End:
+        """The end that a failure means. One that a signal may have caused waits a moment for news
+        that this worker is to end, too: engines signal every process of a job at once."""
+        leaving = self._host.leaving
+        if failed.signalled and leaving.wait(_NEWS_SECONDS):
+            return fault("worker_stopped", "a signal ended the program and this worker alike")
+        if failed.infrastructure and leaving.is_set():
+            return fault("worker_stopped", f"the worker was stopped: {failed.failure.message}")
+        return End("failed", failed.failure, failed.infrastructure, failed.unclear)
 
     def _fault(self, code: str, message: str) -> End:
         """A fault of this host. Once a predictor was started, the words could be of its making."""
@@ -431,6 +442,7 @@ class _Attempt:
         self._facts |= {
             "train_seconds": end.wall_seconds,
             "train_cpu_seconds": end.cpu_seconds,
+            "train_starved_seconds": end.starved_seconds,
             "peak_memory_bytes": end.peak_memory_bytes,
         }
         return end
@@ -445,9 +457,13 @@ class _Attempt:
             and end.cpu_seconds >= (training.cpu_seconds or math.inf)
         ):
             raise compute_exceeded(cap, "far more than the allowed multiple of")
-        body = failure_of(end, training, space)
-        if body is not None:
-            raise AttemptFailed(body)
+        failed = failure_of(end, training, space)
+        if failed is None:
+            return
+        trouble = self._host.gpus.trouble(self._gpus.uuids)
+        if trouble is not None:
+            raise infrastructure("gpu_trouble", f"while the training ran: {trouble}") from failed
+        raise failed
 
     def _watch_over(self, handle: Handle) -> None:
         self._settled = True
@@ -544,6 +560,7 @@ class _Attempt:
             state=end.state,
             failure=end.failure,
             infrastructure=end.infrastructure,
+            unclear=end.unclear,
             metrics=dict(end.metrics),
             provenance=self._facts,
             artifacts=list(end.artifacts),

@@ -18,6 +18,7 @@ from assay.domain.metrics import is_better
 from assay.domain.states import FailureStage
 from assay.evaluation import EvaluationFailure
 from assay.sandbox import Exit
+from assay.sandbox.starvation import UNCLEAR_SHARE
 
 MESSAGE_CAP = 500
 #: Beside `train/`, `search/` and `sealed/`, where no sandbox sees it.
@@ -28,12 +29,23 @@ _NO_MEMORY = re.compile(r"MemoryError|[Cc]annot allocate memory|can't allocate m
 
 
 class AttemptFailed(AssayError):
-    """The attempt is over. `infrastructure` says that the codebase is not to blame."""
+    """The attempt is over. `infrastructure` says that the codebase is not to blame, `unclear` that
+    it may not be: the attempt is made once more. A program that a signal from anywhere may have
+    ended was `signalled`."""
 
-    def __init__(self, failure: FailureReport, *, infrastructure: bool = False) -> None:
+    def __init__(
+        self,
+        failure: FailureReport,
+        *,
+        infrastructure: bool = False,
+        unclear: bool = False,
+        signalled: bool = False,
+    ) -> None:
         super().__init__(failure.message, code=failure.code)
         self.failure = failure
         self.infrastructure = infrastructure
+        self.unclear = unclear or signalled
+        self.signalled = signalled
 
 
 class Cancelled(AssayError):
@@ -49,10 +61,10 @@ def failure(
     return FailureReport(stage=stage, code=code, message=printable(message), retryable=retryable)
 
 
-def infrastructure(code: str, message: str) -> AttemptFailed:
+def infrastructure(code: str, message: str, *, signalled: bool = False) -> AttemptFailed:
     """A fault of this host: the attempt is tried again elsewhere."""
     body = failure(FailureStage.START, code, message, retryable=True)
-    return AttemptFailed(body, infrastructure=True)
+    return AttemptFailed(body, infrastructure=True, signalled=signalled)
 
 
 def printable(text: str) -> str:
@@ -85,16 +97,18 @@ def _looks_like_name(line: str) -> bool:
     return re.match(r"[A-Za-z_][\w.]*(:|$)", line.rstrip()) is not None
 
 
-def training_failure(end: Exit, tail: bytes, *, wall: float) -> FailureReport | None:
+def training_failure(end: Exit, tail: bytes, *, wall: float) -> AttemptFailed | None:
     """What went wrong in training; None when it ended well. `wall` is the budget in seconds."""
     if end.reason == "exited":
         return _crash(end, tail) if end.code != 0 else None
+    if end.reason == "wall":
+        return _out_of_time(end, wall)
+    if end.reason == "host_memory":
+        return infrastructure(
+            "host_out_of_memory",
+            "the kernel killed the training for want of memory, below the profile's own limit",
+        )
     code, message = {
-        "wall": (
-            "wall_budget_exceeded",
-            f"training was ended after {end.wall_seconds:.1f} s of {wall:g} s; $ASSAY_SECONDS "
-            "holds the budget",
-        ),
         "cpu": (
             "cpu_budget_exceeded",
             f"training was ended after {end.cpu_seconds:.1f} s of processor time",
@@ -111,20 +125,39 @@ def training_failure(end: Exit, tail: bytes, *, wall: float) -> FailureReport | 
         ),
         "cancelled": ("cancelled", "training was cancelled"),
     }[end.reason]
-    return failure(FailureStage.TRAIN, code, message)
+    return AttemptFailed(failure(FailureStage.TRAIN, code, message))
 
 
-def _crash(end: Exit, tail: bytes) -> FailureReport:
+def _out_of_time(end: Exit, wall: float) -> AttemptFailed:
+    starved = end.starved_seconds
+    if end.wall_seconds - starved < wall:
+        return infrastructure(
+            "host_busy",
+            f"training was ended after {end.wall_seconds:.0f} s, for {starved:.0f} s of which the "
+            "host gave it no processor",
+        )
+    message = (
+        f"training was ended after {end.wall_seconds:.1f} s of {wall:g} s; $ASSAY_SECONDS holds "
+        "the budget"
+    )
+    if starved >= 1:
+        message += f" (for {starved:.0f} s the host was busy; they do not count)"
+    report = failure(FailureStage.TRAIN, "wall_budget_exceeded", message)
+    return AttemptFailed(report, unclear=starved >= UNCLEAR_SHARE * end.wall_seconds)
+
+
+def _crash(end: Exit, tail: bytes) -> AttemptFailed:
     line = last_traceback_line(tail)
     if line is not None and end.code == 1 and _NO_MEMORY.search(line):
-        return failure(FailureStage.TRAIN, "memory_exceeded", line)
+        return AttemptFailed(failure(FailureStage.TRAIN, "memory_exceeded", line))
     how = _how_it_ended(end)
     if line is not None:
         message = line
     else:
         last = tail.decode(errors="replace").strip().rpartition("\n")[2]
         message = f"{how}; last line of the log: {last}" if last else f"{how}; nothing was logged"
-    return failure(FailureStage.TRAIN, "crashed", message)
+    report = failure(FailureStage.TRAIN, "crashed", message)
+    return AttemptFailed(report, signalled=end.signalled)
 
 
 def _how_it_ended(end: Exit) -> str:
@@ -148,7 +181,8 @@ def score_failure(found: EvaluationFailure) -> AttemptFailed:
     """The evaluation's verdict, without its detail."""
     if found.infrastructure:
         return infrastructure("evaluation_interrupted", found.message)
-    return AttemptFailed(failure(FailureStage.SCORE, found.code, found.message))
+    body = failure(FailureStage.SCORE, found.code, found.message)
+    return AttemptFailed(body, unclear=found.unclear, signalled=found.signalled)
 
 
 @dataclass(frozen=True)
@@ -222,6 +256,7 @@ class End:
     state: Literal["succeeded", "failed", "cancelled"]
     failure: FailureReport | None = None
     infrastructure: bool = False
+    unclear: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
     artifacts: tuple[ManifestEntry, ...] = ()
 

@@ -170,6 +170,15 @@ class Gpus:
                 self._look_again(slot)
         return sum(slot.trouble is None for slot in self._slots.values())
 
+    def trouble(self, uuids: Sequence[str]) -> str | None:
+        """What is wrong with a device in use, if anything is; it is left out from now on."""
+        for uuid in uuids:
+            problem = self._trouble(uuid)
+            if problem is not None:
+                self._blame(self._slots[uuid], problem)
+                return problem
+        return None
+
     def facts(self, uuids: Sequence[str]) -> dict[str, Any]:
         """What a result's provenance says about the devices it was made on."""
         if not uuids:

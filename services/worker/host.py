@@ -9,6 +9,7 @@ import os
 import platform
 import socket
 import sys
+import threading
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -51,6 +52,8 @@ class Host:
     cpu: Cpu
     gpus: Gpus
     info: dict[str, Any]
+    leaving: threading.Event
+    """Set when this worker was told to drain or to stop."""
 
     @property
     def adopts(self) -> bool:
@@ -90,6 +93,7 @@ def open_host(
     api: WorkerApi,
     bundles: BundleCache,
     gpus: Gpus,
+    leaving: threading.Event,
 ) -> Host:
     """Choose and try the sandbox, and find out what this host is.
 
@@ -125,6 +129,7 @@ def open_host(
         hardware_class=settings.hardware_class or _class_of(cpu, gpus),
         cpu=cpu,
         gpus=gpus,
+        leaving=leaving,
         info=_info(cpu, why) | {"held_out_key": _fingerprint(settings)},
     )
 

@@ -136,6 +136,7 @@ def evaluation_request(
         sandbox=dataclasses.replace(host.sandbox_settings, scratch=space.folder),
         limits=dataclasses.replace(limits, wall_seconds=seconds, cpu_seconds=None),
         seconds=seconds,
+        starved_seconds=training.profile.patience * seconds,
         profile=spec.profile,
         hardware_class=host.hardware_class,
         threads=training.profile.cpus,

@@ -182,7 +182,7 @@ def _spec(
 ) -> SandboxSpec:
     limits = limits_of(training, settings)
     # It is stopped when the training has ended, whatever that takes.
-    wall = limits.wall_seconds + 2 * _FIRST_SECONDS
+    wall = limits.longest_seconds + 2 * _FIRST_SECONDS
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     return SandboxSpec(
         name=f"{training.spec.attempt}-speed",
@@ -190,7 +190,9 @@ def _spec(
         env=dict.fromkeys(threads, "1") | {"PYTHONDONTWRITEBYTECODE": "1"},
         mounts=(),
         cwd="/",
-        limits=dataclasses.replace(limits, wall_seconds=wall, cpu_seconds=None),
+        limits=dataclasses.replace(
+            limits, wall_seconds=wall, starved_seconds=0.0, cpu_seconds=None
+        ),
         stdout=output,
         stderr=output,
     )

@@ -58,6 +58,7 @@ class Worker:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._draining = threading.Event()
+        self._leaving = threading.Event()
         self._incarnation = new_id("inc")
         self._numbers = itertools.count(1)
         self._worker_id: str | None = None
@@ -92,11 +93,13 @@ class Worker:
     def drain(self) -> None:
         """Take nothing new and return from `run` when everything held has ended."""
         self._draining.set()
+        self._leaving.set()
         self._wake.set()
 
     def stop(self) -> None:
         """End everything held, report it as to be tried again, and return from `run`."""
         self._stopping.set()
+        self._leaving.set()
         for assignment in self._held.all():
             assignment.stop(StopReason.STOPPING)
         self._wake.set()
@@ -114,7 +117,9 @@ class Worker:
         scratch = Scratch(self._settings.scratch_folder)
         try:
             gpus = open_gpus(self._settings.gpus)
-            host = open_host(self._settings, scratch, self._api, self._bundles(), gpus)
+            host = open_host(
+                self._settings, scratch, self._api, self._bundles(), gpus, self._leaving
+            )
             self._host = host
             adopted = self._adopt(host)
             slots = self._start_slots(host, max(self._settings.cpus, len(adopted)))

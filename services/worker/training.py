@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.contracts.environment import Profile
-from assay.contracts.worker import AttemptSpec, FailureReport
+from assay.contracts.worker import AttemptSpec
 from assay.sandbox import Exit, Handle, Keep, Limits, Mount, Sandbox, SandboxSpec
-from services.worker.failures import training_failure
+from services.worker.failures import AttemptFailed, training_failure
 from services.worker.output import TAIL, stored_output
 from services.worker.settings import WorkerSettings
 from services.worker.telemetry import read_tail
@@ -40,8 +40,10 @@ class Training:
 def limits_of(training: Training, settings: WorkerSettings) -> Limits:
     """What the training may use; memory is what the attempt was given."""
     budget, disk_bytes = training.profile.budget, training.profile.disk_bytes
+    wall = training.smoke_seconds or budget.seconds
     return Limits(
-        wall_seconds=training.smoke_seconds or budget.seconds,
+        wall_seconds=wall,
+        starved_seconds=training.profile.patience * wall,
         memory_bytes=training.spec.memory_bytes,
         processes=settings.processes,
         open_files=settings.open_files,
@@ -154,6 +156,6 @@ def training_environment(training: Training, seen: Mapping[str, str]) -> dict[st
     }
 
 
-def failure_of(end: Exit, training: Training, space: Workspace) -> FailureReport | None:
+def failure_of(end: Exit, training: Training, space: Workspace) -> AttemptFailed | None:
     """What went wrong in training; None when it ended well."""
     return training_failure(end, read_tail(space.train_log), wall=training.profile.budget.seconds)

@@ -33,6 +33,7 @@ from services.worker.failures import (
     Cancelled,
     failure,
     infrastructure,
+    score_failure,
 )
 from services.worker.host import Host
 from services.worker.reference import References
@@ -251,7 +252,7 @@ def run_baseline(
                 raise Cancelled
             failed = failure_of(end, training, space)
             if failed is not None:
-                raise _no_reference(failed.message)
+                raise _no_reference(failed)
             meter.trained(end, probe.stop())
         collect.normalise(space.out_descriptor)
         bounds = collect.Bounds(settings.artifact_files, profile.disk_bytes)
@@ -261,9 +262,12 @@ def run_baseline(
         request = evaluation_request(host, bundle, training, space, config, checkpoints, _SEED)
         outcome = meter.scored(evaluate_in_child(request, cancel))
         if outcome.failure is not None:
-            raise _no_reference(outcome.failure.message)
+            raise _no_reference(score_failure(outcome.failure))
     return meter.used()
 
 
-def _no_reference(why: str) -> AttemptFailed:
-    return infrastructure("no_reference", f"the baseline failed on this host: {why}")
+def _no_reference(why: AttemptFailed) -> AttemptFailed:
+    if why.infrastructure:
+        return why
+    message = f"the baseline failed on this host: {why.failure.message}"
+    return infrastructure("no_reference", message, signalled=why.signalled)

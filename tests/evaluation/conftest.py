@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 
 from assay.evaluation import EvaluationRequest
 from assay.evaluation.channel import Channel
+from assay.evaluation.clock import Clock
 from assay.evaluation.codes import InvalidAnswer, Rejection
 from assay.evaluation.predictor import Predictor
 from assay.sandbox import Limits, SandboxSettings
@@ -78,13 +78,15 @@ def start_predictor(tmp_path: Path) -> StartPredictor:
         )
         assert process.stdin is not None
         assert process.stdout is not None
-        channel = Channel(os.dup(process.stdin.fileno()), os.dup(process.stdout.fileno()))
+        clock = Clock()
+        channel = Channel(os.dup(process.stdin.fileno()), os.dup(process.stdout.fileno()), clock)
         process.stdin.close()
         process.stdout.close()
         try:
             yield Predictor(
                 channel,
-                deadline=time.monotonic() + total,
+                clock=clock,
+                deadline=clock.now() + total,
                 answer_seconds=each,
                 autopsy=lambda: InvalidAnswer(Rejection.PREDICTOR_DIED, autopsy),
             )

@@ -138,7 +138,7 @@ def test_secret_samples_are_other_ones_for_another_codebase_or_artifact(
     request = request_for("")
 
     def drawn() -> int:
-        return int(Evaluation(request, 0.0).artifact_rng("x").integers(1 << 60))
+        return int(Evaluation.begin(request).artifact_rng("x").integers(1 << 60))
 
     found = [drawn()]
     (request.artifact_dir / "model").write_text("weights")
@@ -149,7 +149,7 @@ def test_secret_samples_are_other_ones_for_another_codebase_or_artifact(
     found.append(drawn())
     assert len(set(found)) == 4
     assert drawn() == found[-1]
-    assert Evaluation(request, 0.0).artifact_rng("y").integers(1 << 60) != found[-1]
+    assert Evaluation.begin(request).artifact_rng("y").integers(1 << 60) != found[-1]
 
 
 def test_an_exception_cannot_carry_held_out_data_away(request_for: MakeRequest) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +56,11 @@ def grade(tmp_path: Path, request_for: MakeRequest) -> Grade:
         seconds: float = 60.0,
         **options: Any,
     ) -> Grades:
-        import time
 
         (tmp_path / "evaluator" / "grade.py").write_text(textwrap.dedent(grader))
         sandbox = SandboxSettings(backend, scratch=tmp_path / "scratch")
         request = request_for("", seed=seed, sandbox=sandbox, seconds=seconds)
-        evaluation = Evaluation(request, time.monotonic() + seconds)
+        evaluation = Evaluation.begin(replace(request, seconds=seconds))
         grades = evaluation.grade(answers, references, **options)
         assert len(evaluation.predictor_cpu_seconds) >= 3
         return grades

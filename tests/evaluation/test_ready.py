@@ -73,7 +73,7 @@ def run(tmp_path: Path) -> Run:
             profile="tiny",
             hardware_class="cpu",
         )
-        return Evaluation(request, time.monotonic() + seconds)
+        return Evaluation.begin(dataclasses.replace(request, seconds=seconds))
 
     return make
 
@@ -175,5 +175,5 @@ def test_a_predictor_that_only_waits_runs_into_the_deadline(run: Run) -> None:
 def test_it_says_how_to_be_started(run: Run) -> None:
     request = run().request
     changed = dataclasses.replace(request, predict=("python", "assay_predictor.py"))
-    invalid = refused(Evaluation(changed, time.monotonic() + 20))
+    invalid = refused(Evaluation.begin(dataclasses.replace(changed, seconds=20)))
     assert "python -I assay_predictor.py" in invalid.detail

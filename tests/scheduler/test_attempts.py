@@ -20,6 +20,10 @@ from tests.storage.lifecycle import World
 
 NO_START = Failure(FailureStage.START, "sandbox_failed", "no room", retryable=True)
 FAULT = Outcome(AttemptState.FAILED, NO_START, infrastructure=True)
+STOPPED = Failure(FailureStage.START, "worker_stopped", "SIGTERM", retryable=True)
+PLANNED = Outcome(AttemptState.FAILED, STOPPED, infrastructure=True)
+KILLED = Failure(FailureStage.TRAIN, "crashed", "killed by SIGKILL")
+UNCLEAR = Outcome(AttemptState.FAILED, KILLED, unclear=True)
 
 
 @pytest.fixture
@@ -75,10 +79,11 @@ def test_an_attempt_past_its_deadline_is_lost_though_its_worker_holds_it(world: 
     world.run(attempt)
     deadline = world.attempt(attempt.id).deadline_at
     assert deadline is not None
-    pass_time(world, 80, schema.Attempt)  # budget 10, evaluation twice 10, margin 60
-    world.sync(attempt)
-    clock.tick()
-    assert world.attempt(attempt.id).state == "running"
+    for _ in range(4):  # five times the budget of 10 and two evaluations of 10, and a margin of 60
+        pass_time(world, 50, schema.Attempt)
+        world.sync(attempt)
+        clock.tick()
+        assert world.attempt(attempt.id).state == "running"
     pass_time(world, 11, schema.Attempt)
     world.sync(attempt)
     clock.tick()
@@ -145,6 +150,28 @@ def test_what_did_not_start_waits_twice_as_long_every_time(world: World) -> None
     assert clock.ticks.decisions["assigned"] == 0
     pass_time(world, 41, schema.Measurement)
     assert clock.tick() == 1
+
+
+def test_what_is_unclear_is_tried_once_more_and_then_is_the_codebases(world: World) -> None:
+    measurement = world.measurement_of_one()
+    for outcome, state in (
+        (PLANNED, "queued"),
+        (FAULT, "queued"),
+        (UNCLEAR, "queued"),
+        (PLANNED, "queued"),
+        (UNCLEAR, "failed"),
+    ):
+        pass_time(world, 3600, schema.Measurement)
+        world.measure(measurement, outcome)
+        assert world.state(measurement) == state
+    with world.db.read() as session:
+        row = session.get_one(schema.Measurement, measurement)
+        assert row.failure is not None
+        assert (row.failure["code"], row.infrastructure_failures) == ("crashed", 1)
+        counted = session.scalars(
+            select(schema.Attempt.id).where(schema.Attempt.infrastructure)
+        ).all()
+    assert len(counted) == 1, "what is unclear counts towards no cordon"
 
 
 def test_a_planned_stop_waits_for_nothing(world: World) -> None:

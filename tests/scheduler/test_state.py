@@ -52,7 +52,7 @@ def test_only_heads_are_read_and_only_what_could_start(world: World) -> None:
         heads = demands(session, seen.now, free, policy)
         ids = session.scalars(select(schema.Measurement.id).order_by(schema.Measurement.id)).all()
     assert [d.measurement for d in heads] == list(ids[: 4 + policy.reservations])
-    assert heads[0].bound_seconds == 10 + 2 * 10 + 60
+    assert heads[0].bound_seconds == 5 * (10 + 2 * 10) + 60
     assert heads[0].batch_at > 0
 
 

@@ -96,7 +96,7 @@ def workers_shape(session: object, profile: object) -> str:
 
 
 def test_a_worker_that_fails_three_times_is_cordoned_and_then_tried_again(world: World) -> None:
-    clock = scheduler(world)
+    clock, other = scheduler(world), world.another("v")
     fail(world, 2)
     clock.tick()
     assert cordoned(world) < 0
@@ -104,6 +104,8 @@ def test_a_worker_that_fails_three_times_is_cordoned_and_then_tried_again(world:
     clock.tick()
     assert 590 < cordoned(world) <= 600
     assert world.row().cordon_reason == "3 infrastructure failures within 30 min"
+    with world.db.write() as session:
+        cordons.cordon(world.db, session, other.worker, "new disk")
     queue(world, 3)
     assert clock.tick() == 0
     pass_time(world, 601, schema.Worker, schema.Attempt)
@@ -112,15 +114,31 @@ def test_a_worker_that_fails_three_times_is_cordoned_and_then_tried_again(world:
     assert clock.tick() == 0
     (spec,) = world.sync().assign
     world.finish(world.attempt(spec.attempt), FAULT)
-    assert clock.tick() == 0
+    with world.db.write() as session:
+        cordons.uncordon(world.db, session, other.worker)
+    other.sync()
+    clock.tick()
     assert 1190 < cordoned(world) <= 1200, "failed again at once: twice as long"
     assert clock.ticks.decisions["cordoned"] == 2
 
 
+def test_the_only_worker_of_its_kind_is_not_cordoned(world: World) -> None:
+    clock, other = scheduler(world), world.another("v", hardware_class="another")
+    fail(world, 4)
+    clock.tick()
+    assert cordoned(world) < 0
+    world.another("x")
+    clock.tick()
+    assert cordoned(world) > 0
+    assert cordoned(other) < 0
+
+
 def test_a_worker_on_probation_whose_first_attempt_runs_gets_more(world: World) -> None:
-    clock = scheduler(world)
+    clock, other = scheduler(world), world.another("v")
     fail(world, 3)
     clock.tick()
+    with world.db.write() as session:
+        cordons.cordon(world.db, session, other.worker, "new disk")
     pass_time(world, 601, schema.Worker, schema.Attempt)
     world.sync()
     queue(world, 2)

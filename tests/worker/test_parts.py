@@ -74,8 +74,10 @@ def ended(
     code: int, tail: bytes = b"", *, reason: str = "exited", certain: bool = True
 ) -> tuple[str, str]:
     end = Exit(reason, code, 12.5, 11.0, None, certain)  # type: ignore[arg-type]
-    body = training_failure(end, tail, wall=10)
-    assert body is not None
+    failed = training_failure(end, tail, wall=10)
+    assert failed is not None
+    body = failed.failure
+    assert not failed.infrastructure
     assert body.stage == "train"
     return body.code, body.message
 
@@ -99,6 +101,30 @@ def test_training_failures_say_what_happened() -> None:
     assert ended(1, reason="disk")[0] == "disk_exceeded"
     assert ended(1, reason="processes")[0] == "processes_exceeded"
     assert ended(-9, reason="cancelled")[0] == "cancelled"
+
+
+def blame(reason: str, code: int, *, starved: float = 0.0) -> str:
+    end = Exit(reason, code, 100.0, 5.0, None, starved_seconds=starved)  # type: ignore[arg-type]
+    failed = training_failure(end, b"", wall=50)
+    assert failed is not None
+    if failed.infrastructure:
+        assert failed.failure.retryable
+        return failed.failure.code
+    return "unclear" if failed.unclear else "idea"
+
+
+def test_blame_follows_what_the_kernel_saw() -> None:
+    assert blame("wall", -15, starved=60) == "host_busy"
+    assert blame("wall", -15, starved=50) == "unclear"
+    assert blame("wall", -15, starved=20) == "unclear"
+    assert blame("wall", -15, starved=19) == "idea", "it slept for the rest"
+    assert blame("wall", -15) == "idea"
+    assert blame("host_memory", -9) == "host_out_of_memory"
+    assert blame("memory", -9) == "idea"
+    for signal_that_anyone_sends in (1, 2, 9, 15):
+        assert blame("exited", -signal_that_anyone_sends) == "unclear"
+    for crash in (-4, -6, -7, -11, 1, 137):
+        assert blame("exited", crash) == "idea"
 
 
 def test_messages_are_printable_and_bounded() -> None:

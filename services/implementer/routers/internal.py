@@ -156,6 +156,7 @@ def _outcome(request: FinishRequest, metric: float | None, prefix: str) -> Outco
         if failure
         else None,
         infrastructure=request.infrastructure,
+        unclear=request.unclear,
         metric=metric,
         metrics=request.metrics,
         provenance=request.provenance,

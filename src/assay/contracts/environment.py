@@ -113,6 +113,12 @@ class Budget(Manifest):
         )
 
 
+#: A wall clock limit of a profile without GPUs may be exceeded by so many times itself, while the
+#: host keeps the program waiting for a processor. What such a profile may use is tokens, steps or
+#: processor time; its wall clock is for what hangs. On GPUs, wall clock is the budget.
+PATIENCE = 4.0
+
+
 class Profile(Manifest):
     """A size at which an environment runs."""
 
@@ -135,6 +141,11 @@ class Profile(Manifest):
                 "a profile with GPUs is held to its wall clock: remove them"
             )
         return self
+
+    @property
+    def patience(self) -> float:
+        """How often a wall clock limit may pass once more while the host is busy."""
+        return 0.0 if self.gpus else PATIENCE
 
     @property
     def memory_bytes(self) -> int:

@@ -299,6 +299,11 @@ class FinishRequest(LeaseRequest):
     infrastructure: bool = Field(
         False, description="The failure is not the codebase's: try again elsewhere."
     )
+    unclear: bool = Field(
+        False,
+        description="Codebase or host may be to blame: once more, and the same end is the "
+        "codebase's.",
+    )
     metrics: Values = {}
     provenance: JsonObject = {}
     artifacts: Items[ManifestEntry] = Field([], max_length=MAX_ARTIFACTS)
@@ -311,8 +316,8 @@ class FinishRequest(LeaseRequest):
     def _explains_itself(self) -> FinishRequest:
         if (self.state == "failed") != (self.failure is not None) and self.state != "cancelled":
             raise ValueError("failure: needed for a failed attempt, and only for one")
-        if self.infrastructure and self.state != "failed":
-            raise ValueError("infrastructure: only a failed attempt is tried again")
+        if (self.infrastructure or self.unclear) and self.state != "failed":
+            raise ValueError("infrastructure, unclear: only a failed attempt is tried again")
         return self
 
 

@@ -6,9 +6,9 @@ import contextlib
 import fcntl
 import os
 import select
-import time
 from collections.abc import Iterable, Mapping
 
+from assay.evaluation.clock import LOOK_SECONDS, Clock
 from assay.evaluation.codes import InvalidAnswer, Rejection
 
 _PIPE_BYTES = 1 << 20
@@ -19,16 +19,20 @@ class ChannelClosed(Exception):
 
 
 class Channel:
-    """Writes questions to one descriptor and reads answers from another; owns both."""
+    """Writes questions to one descriptor and reads answers from another; owns both.
 
-    def __init__(self, to_program: int, from_program: int) -> None:
+    Deadlines are times of `clock`.
+    """
+
+    def __init__(self, to_program: int, from_program: int, clock: Clock) -> None:
+        self._clock = clock
         self._out, self._in = to_program, from_program
         for descriptor in (self._out, self._in):
             os.set_blocking(descriptor, False)
             _widen(descriptor)
 
     def write(self, pieces: Iterable[bytes], deadline: float) -> None:
-        """Write all pieces by `deadline` (monotonic seconds).
+        """Write all pieces by `deadline`.
 
         Raises:
             InvalidAnswer: `early_answer` if anything arrives before the last byte is out,
@@ -51,7 +55,7 @@ class Channel:
                     raise ChannelClosed from None
 
     def read(self, size: int, deadline: float) -> bytearray:
-        """Exactly `size` bytes, by `deadline` (monotonic seconds).
+        """Exactly `size` bytes, by `deadline`.
 
         Raises:
             InvalidAnswer: `timeout`.
@@ -99,11 +103,11 @@ class Channel:
             os.close(descriptor)
         self._out = self._in = -1
 
-    @staticmethod
-    def _wait(wanted: Mapping[int, int], deadline: float) -> None:
-        left = deadline - time.monotonic()
-        if left <= 0 or not _poll(wanted, left):
-            raise InvalidAnswer(Rejection.TIMEOUT, "no answer in time")
+    def _wait(self, wanted: Mapping[int, int], deadline: float) -> None:
+        while (left := deadline - self._clock.now()) > 0:
+            if _poll(wanted, min(left, LOOK_SECONDS)):
+                return
+        raise InvalidAnswer(Rejection.TIMEOUT, "no answer in time")
 
 
 def _poll(wanted: Mapping[int, int], seconds: float) -> bool:

@@ -165,13 +165,22 @@ class InvalidAnswer(Exception):
 
     `message` is told to everyone: the sentence of `rejection`, or `sentence`, which must be a
     constant of the evaluator. `detail` may hold what the predictor chose; only operators read it.
+    `signalled`: a program was ended by a signal that may have come from outside its sandbox.
     """
 
-    def __init__(self, rejection: Rejection, detail: str = "", *, sentence: str = "") -> None:
-        super().__init__(rejection, detail, sentence)
+    def __init__(
+        self,
+        rejection: Rejection,
+        detail: str = "",
+        *,
+        sentence: str = "",
+        signalled: bool = False,
+    ) -> None:
+        super().__init__(rejection, detail, sentence, signalled)
         self.code = rejection.code
         self.message = sentence or rejection.sentence
         self.detail = detail
+        self.signalled = signalled
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"

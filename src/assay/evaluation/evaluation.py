@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from assay.evaluation import artifact as artifacts
 from assay.evaluation.checkpoints import FOLDER, Checkpoint
+from assay.evaluation.clock import Clock
 from assay.evaluation.codes import InvalidAnswer, InvalidCode, Rejection
 from assay.evaluation.usage import CpuSeconds
 from assay.sandbox import Limits, SandboxError, SandboxSettings
+from assay.sandbox.starvation import UNCLEAR_SHARE
 
 #: The service refuses a larger metric: sums and squares of it would not be finite.
 _LARGEST = 1e100
@@ -46,7 +48,8 @@ class EvaluationRequest:
     Predictors get the GPUs with the UUIDs `gpus`, graders none.
     `secret` is mixed into all random numbers that must not be known: held-out text may be public.
     `seconds` bound the whole evaluation and `answer_seconds` each answer of a predictor (None: a
-    quarter of the whole, the first one half).
+    quarter of the whole, the first one half). Of the time for which the host keeps the evaluation
+    waiting for a processor, `starved_seconds` do not count.
     """
 
     environment_dir: Path
@@ -68,6 +71,7 @@ class EvaluationRequest:
     checkpoints: tuple[Checkpoint, ...] = ()
     secret: str = field(default="", repr=False)
     answer_seconds: float | None = None
+    starved_seconds: float = 0.0
     shown_seed: int = 0
 
 
@@ -79,12 +83,15 @@ class EvaluationFailure:
     numbers and text that a predictor chose after it had seen held-out data, so it belongs in the
     worker's log and nowhere else.
     `infrastructure`: the host is to blame, not the codebase; another attempt may succeed.
+    `unclear`: it may be. `signalled`: see `InvalidAnswer`.
     """
 
     code: InvalidCode
     message: str
     detail: str = ""
     infrastructure: bool = False
+    unclear: bool = False
+    signalled: bool = False
 
     @classmethod
     def of(
@@ -115,9 +122,16 @@ class Evaluation:
     """What an environment's `evaluate(run)` is given."""
 
     request: EvaluationRequest
+    clock: Clock
     deadline: float
     cpu: CpuSeconds = field(default_factory=CpuSeconds)
     kept: set[str] = field(default_factory=set)
+
+    @classmethod
+    def begin(cls, request: EvaluationRequest) -> Evaluation:
+        """One whose time runs from now."""
+        clock = Clock(request.starved_seconds)
+        return cls(request, clock, clock.now() + request.seconds)
 
     @property
     def predictor_cpu_seconds(self) -> list[float]:
@@ -225,6 +239,7 @@ class Evaluation:
             sandbox=request.sandbox,
             limits=request.limits,
             gpus=request.gpus,
+            clock=self.clock,
             deadline=self.deadline,
             answer_seconds=request.answer_seconds or request.seconds / 4,
             start_seconds=request.seconds / 2,
@@ -310,6 +325,7 @@ class Evaluation:
             files=tuple(folder / name for name in (grader, *files)),
             sandbox=self.request.sandbox,
             limits=Limits(wall_seconds=self.request.seconds, memory_bytes=memory_bytes),
+            clock=self.clock,
             deadline=self.deadline,
             pair_seconds=pair_seconds,
             pair_bytes=memory_bytes // 2,
@@ -407,12 +423,12 @@ def evaluate_artifact(request: EvaluationRequest) -> EvaluationOutcome:
     `evaluate_in_child` is the same in a process of its own, with an enforced deadline.
     """
     started, cpu_started = time.monotonic(), time.process_time()
-    run = Evaluation(request, started + request.seconds)
+    run = Evaluation.begin(request)
     metrics, failure = None, None
     try:
         metrics = _checked_metrics(_load(request.environment_dir)(run), request.metric_name)
     except InvalidAnswer as invalid:
-        failure = EvaluationFailure(invalid.code, invalid.message, invalid.detail)
+        failure = _failure_of(invalid, run)
     except SandboxError as error:
         failure = EvaluationFailure.of(
             Rejection.INTERRUPTED, _describe(error), infrastructure=True
@@ -426,6 +442,22 @@ def evaluate_artifact(request: EvaluationRequest) -> EvaluationOutcome:
         cpu_seconds=time.process_time() - cpu_started + sum(run.cpu.total),
         code_cpu_seconds=sum(run.cpu.answering),
         keep=tuple(sorted(run.kept)),
+    )
+
+
+def _failure_of(invalid: InvalidAnswer, run: Evaluation) -> EvaluationFailure:
+    """Why an answer does not count; if it came late, with whom is to blame for that."""
+    request, starved = run.request, run.clock.starved()
+    is_late = invalid.code is InvalidCode.TIMEOUT
+    if is_late and request.starved_seconds and starved >= request.starved_seconds:
+        detail = f"the host kept it waiting for {starved:.1f} s: {invalid.detail}"
+        return EvaluationFailure.of(Rejection.INTERRUPTED, detail, infrastructure=True)
+    return EvaluationFailure(
+        invalid.code,
+        invalid.message,
+        invalid.detail,
+        unclear=is_late and starved >= UNCLEAR_SHARE * request.seconds,
+        signalled=invalid.signalled,
     )
 
 

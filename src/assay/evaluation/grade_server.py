@@ -30,6 +30,8 @@ _MARK = struct.Struct("<d")
 _SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36
 Grade = Callable[[str, str], float]
 
+#: So many times the time of a pair may pass while the host is busy with others.
+_PATIENCE = 4.0
 _READ = b"r"  # a child's word that it has read its pair: now its time runs
 
 
@@ -72,9 +74,9 @@ def _judge(grade: Grade, answers: int, seconds: float, memory: int) -> float | N
         _child(grade, outward, seconds, memory)
     os.close(outward)
     try:
-        if _receive(inward, len(_READ), None) != _READ:
+        if _receive(inward, len(_READ)) != _READ:
             return None
-        raw = _receive(inward, _MARK.size, time.monotonic() + seconds)
+        raw = _receive(inward, _MARK.size, _Time(pid, seconds))
     finally:
         os.close(inward)
         _end(pid)
@@ -84,20 +86,52 @@ def _judge(grade: Grade, answers: int, seconds: float, memory: int) -> float | N
     return float(mark) if 0.0 <= mark <= 1.0 else None  # NaN is not either
 
 
-def _receive(descriptor: int, size: int, deadline: float | None) -> bytes:
+class _Time:
+    """What is left to a child: while it waits for a processor no time passes, for as many times
+    `seconds` as `_PATIENCE` says."""
+
+    def __init__(self, pid: int, seconds: float) -> None:
+        self._wait = f"/proc/{pid}/schedstat"
+        self._seconds = seconds
+        self._before = self._waited()
+        self._end = time.monotonic() + seconds
+
+    def left(self) -> float:
+        """Seconds, at most; 0 when there are none."""
+        waited = min(self._waited() - self._before, _PATIENCE * self._seconds)
+        return max(0.0, self._end + waited - time.monotonic())
+
+    def _waited(self) -> float:
+        try:
+            with open(self._wait) as file:
+                return int(file.read().split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):  # not Linux, or it has ended
+            return 0.0
+
+
+def _receive(descriptor: int, size: int, limit: _Time | None = None) -> bytes:
     """Up to `size` bytes: fewer at the end of the stream or of the time."""
     data = b""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     while len(data) < size:
-        left = None if deadline is None else 1000 * (deadline - time.monotonic())
-        if left is not None and (left <= 0 or not poll.poll(left)):
+        if not _readable(poll, limit):
             break
         got = os.read(descriptor, size - len(data))
         if not got:
             break
         data += got
     return data
+
+
+def _readable(poll: select.poll, limit: _Time | None) -> bool:
+    """Wait; False when the time is up."""
+    if limit is None:
+        return bool(poll.poll())
+    while (left := limit.left()) > 0:
+        if poll.poll(1000 * left):
+            return True
+    return False
 
 
 def _end(pid: int) -> None:

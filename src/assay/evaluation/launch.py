@@ -8,13 +8,13 @@ import json
 import os
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from assay.evaluation.channel import Channel
+from assay.evaluation.clock import Clock
 from assay.evaluation.codes import InvalidAnswer, Rejection
 from assay.evaluation.predictor import Predictor
 from assay.evaluation.usage import CpuSeconds
@@ -40,7 +40,7 @@ _SLACK_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class PredictorSettings:
-    """What a predictor is started with. `deadline` is in monotonic seconds.
+    """What a predictor is started with. `deadline` is a time of `clock`.
 
     `artifact_dir` is all it sees of what training left: one checkpoint's folder, or everything. In
     place of the file `hidden` at its top, an isolated predictor finds an empty one.
@@ -54,6 +54,7 @@ class PredictorSettings:
     env: Mapping[str, str]
     sandbox: SandboxSettings
     limits: Limits
+    clock: Clock
     deadline: float
     answer_seconds: float
     start_seconds: float
@@ -77,6 +78,12 @@ class _Running:
     def used_cpu_seconds(self) -> float:
         """CPU seconds of the program until now."""
         return 0.0 if self.handle is None else self.handle.gauges().get("cpu_seconds", 0.0)
+
+    def starved_seconds(self) -> float:
+        """Seconds for which the host has kept the program waiting for a processor until now."""
+        if self.exit is not None:
+            return self.exit.starved_seconds
+        return 0.0 if self.handle is None else self.handle.starved_seconds()
 
     def serve(self) -> None:
         try:
@@ -109,6 +116,7 @@ def open_program(
     cpu: CpuSeconds,
     *,
     says_ready: bool,
+    clock: Clock,
     deadline: float,
     answer_seconds: float,
     start_seconds: float | None = None,
@@ -132,12 +140,14 @@ def open_program(
         )
         folder.chmod(0o755)  # the sandbox may use another user
         words = stack.enter_context(last_words())
-        channel, running, thread = _start(settings, build, folder, words.descriptor)
+        channel, running, thread = _start(settings, build, folder, words.descriptor, clock)
         words.close_writer()
         stack.callback(channel.close)
         stack.callback(_stop, running, thread, cpu)
+        stack.enter_context(clock.watching(running.starved_seconds))
         predictor = Predictor(
             channel,
+            clock=clock,
             deadline=deadline,
             answer_seconds=answer_seconds,
             start_seconds=start_seconds,
@@ -160,6 +170,7 @@ def open_predictor(
         lambda sandbox, folder, streams: _spec(settings, sandbox, folder, streams),
         cpu,
         says_ready=True,
+        clock=settings.clock,
         deadline=settings.deadline,
         answer_seconds=settings.answer_seconds,
         start_seconds=settings.start_seconds,
@@ -174,6 +185,7 @@ class GraderSettings:
     files: tuple[Path, ...]
     sandbox: SandboxSettings
     limits: Limits
+    clock: Clock
     deadline: float
     pair_seconds: float
     pair_bytes: int
@@ -188,30 +200,31 @@ def open_grader(
         lambda sandbox, folder, streams: _grader_spec(settings, sandbox, folder, streams),
         cpu,
         says_ready=False,
+        clock=settings.clock,
         deadline=settings.deadline,
         answer_seconds=settings.pair_seconds + _SLACK_SECONDS,
         start_seconds=_START_SECONDS,
     )
 
 
-def wall_seconds(deadline: float) -> float:
-    """The time that is left, and a little, so that the evaluator notices its end first.
+def wall_seconds(clock: Clock, deadline: float) -> float:
+    """How long a program may live: a little longer than the time that can be left at most, so that
+    the evaluator notices its end first.
 
     Raises:
         InvalidAnswer: `timeout`: none is left.
     """
-    left = deadline - time.monotonic()
-    if left <= 0:
+    if deadline <= clock.now():
         raise InvalidAnswer(Rejection.TIMEOUT, "no time is left for the evaluation")
-    return left + 1.0
+    return clock.longest(deadline) + 1.0
 
 
 def _start(
-    settings: SandboxSettings, build: BuildSpec, folder: Path, stderr: int
+    settings: SandboxSettings, build: BuildSpec, folder: Path, stderr: int, clock: Clock
 ) -> tuple[Channel, _Running, threading.Thread]:
     questions_out, questions_in = os.pipe()
     answers_out, answers_in = os.pipe()
-    channel = Channel(questions_in, answers_out)
+    channel = Channel(questions_in, answers_out, clock)
     try:
         sandbox = open_sandbox(settings)
         spec = build(sandbox, folder, Streams(questions_out, answers_in, stderr))
@@ -240,7 +253,7 @@ def _spec(
     code = Mount(settings.codebase_dir, "/work/codebase")
     artifact = Mount(settings.artifact_dir, "/work/out")
     config_mount = Mount(config, "/work/config.json")
-    wall = min(wall_seconds(settings.deadline), settings.limits.wall_seconds)
+    wall = wall_seconds(settings.clock, settings.deadline)
     first, *rest = settings.argv
     return SandboxSpec(
         name="predict",
@@ -294,7 +307,9 @@ def _grader_spec(
         mounts=(mount,),
         cwd=inside,
         limits=dataclasses.replace(
-            settings.limits, wall_seconds=wall_seconds(settings.deadline), cpu_seconds=None
+            settings.limits,
+            wall_seconds=wall_seconds(settings.clock, settings.deadline),
+            cpu_seconds=None,
         ),
         stdin=streams.stdin,
         stdout=streams.stdout,
@@ -327,4 +342,5 @@ def _autopsy(running: _Running, thread: threading.Thread, words: LastWords) -> I
         rejection = Rejection.PREDICTOR_DIED if words.frozen else Rejection.DIED_AT_START
     who = "the grader" if running.spec.name == "grade" else "the predictor"
     how = "closed its output" if ended is None else f"ended with code {ended.code}: {ended.reason}"
-    return InvalidAnswer(rejection, f"{who} {how}\n{words.text()}".strip())
+    signalled = ended is not None and ended.signalled
+    return InvalidAnswer(rejection, f"{who} {how}\n{words.text()}".strip(), signalled=signalled)

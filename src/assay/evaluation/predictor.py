@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from assay.evaluation import frames
 from assay.evaluation.channel import Channel, ChannelClosed
+from assay.evaluation.clock import Clock
 from assay.evaluation.codes import InvalidAnswer, Rejection
 from assay.evaluation.frames import Array, Expected
 
@@ -18,7 +18,7 @@ class Predictor:
     Anything that arrives before a question was fully written, bytes after an answer, a wrong
     `seq`, type or shape, NaN, silence and death all end the evaluation with `InvalidAnswer`.
 
-    `deadline` (monotonic seconds) bounds all answers together, `answer_seconds` each of them but
+    `deadline` (a time of `clock`) bounds all answers together, `answer_seconds` each of them but
     the first, which `start_seconds` bound (None: the same), because the program has to load what
     training left; so do they bound `wait_ready`.
     `autopsy` returns the error for a program that ended; `before_reveal` is called once, before
@@ -29,6 +29,7 @@ class Predictor:
         self,
         channel: Channel,
         *,
+        clock: Clock,
         deadline: float,
         answer_seconds: float,
         start_seconds: float | None = None,
@@ -36,6 +37,7 @@ class Predictor:
         before_reveal: Callable[[], None] = lambda: None,
     ) -> None:
         self._channel = channel
+        self.clock = clock
         self._deadline = deadline
         self._answer_seconds = answer_seconds
         self._start_seconds = start_seconds
@@ -99,10 +101,10 @@ class Predictor:
 
     def _deadline_of_start(self) -> float:
         seconds = self._answer_seconds if self._start_seconds is None else self._start_seconds
-        return min(self._deadline, time.monotonic() + seconds)
+        return min(self._deadline, self.clock.now() + seconds)
 
     def _exchange(self, question: list[bytes], expect: Expected) -> dict[str, Array]:
-        deadline = min(self._deadline, time.monotonic() + self._answer_seconds)
+        deadline = min(self._deadline, self.clock.now() + self._answer_seconds)
         if self._seq == 1:
             deadline = self._deadline_of_start()
         channel = self._channel

@@ -66,7 +66,8 @@ def evaluate_in_child(
         with sender, _starting, _plain_main():
             child.start()
         try:
-            outcome = _receive(child, receiver, started + request.seconds, cancel)
+            most = request.seconds + request.starved_seconds
+            outcome = _receive(child, receiver, started + most, cancel)
         finally:
             _end(child)
     if outcome is not None:
@@ -78,7 +79,7 @@ def evaluate_in_child(
 def _overrun(
     child: ForkServerProcess, request: EvaluationRequest, elapsed: float
 ) -> EvaluationFailure:
-    if elapsed >= request.seconds:
+    if elapsed >= request.seconds + request.starved_seconds:
         return EvaluationFailure.of(Rejection.TIMEOUT, "the evaluation was killed at its limit")
     # Not even an exception came out: killed from outside, most likely for want of memory.
     return EvaluationFailure.of(

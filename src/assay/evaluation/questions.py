@@ -7,7 +7,6 @@ after the other, `lengths` (b,) how many each has. Of the answer the size is kno
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
@@ -52,9 +51,9 @@ def ask_questions(
     order = rng.permutation(len(questions))
     with open_predictor() as predictor:
         _complete(predictor, [_WARM_UP], max_bytes, reveals=False)
-        end = None if seconds is None else time.monotonic() + seconds
+        end = None if seconds is None else predictor.clock.now() + seconds
         for start in range(0, len(order), batch):
-            if end is not None and time.monotonic() >= end:
+            if end is not None and predictor.clock.now() >= end:
                 break
             chosen = order[start : start + batch]
             texts = _complete(predictor, [questions[i] for i in chosen], max_bytes)

@@ -131,7 +131,7 @@ class BubblewrapHandle(ProcessHandle):
 
     def _explain(self, usage: Usage, code: int, certain: bool = True) -> Reason:
         """The guard may have ended it while this process hung."""
-        guarded = self._limits.wall_seconds + GUARD_SECONDS
+        guarded = self._limits.longest_seconds + GUARD_SECONDS
         if code in _GUARD_CODES and time.monotonic() - self._started >= guarded:
             return "wall"
         return super()._explain(usage, code, certain)
@@ -361,7 +361,7 @@ def _limit_processes(spec: SandboxSpec, group: Group | None) -> list[str]:
 
 def _guard(spec: SandboxSpec, grace_seconds: float) -> list[str]:
     """Ends the program should the worker hang. A program could stop it; the worker it cannot."""
-    seconds = spec.limits.wall_seconds + GUARD_SECONDS
+    seconds = spec.limits.longest_seconds + GUARD_SECONDS
     kill = f"--kill-after={max(grace_seconds, 0.1):.3f}"
     return [tool("timeout"), "--foreground", kill, f"{seconds:.3f}"]
 

@@ -110,6 +110,20 @@ class Group:
             return _keyed(_read(self.v1["memory"] / "memory.oom_control"), "oom_kill") > 0
         return self.v2 is not None and _keyed(_read(self.v2 / "memory.events"), "oom_kill") > 0
 
+    def reached_memory_limit(self) -> bool:
+        """Whether the group itself was ever full, rather than one above it.
+
+        Version 1 counts memory that could be reclaimed after all, too.
+        """
+        if "memory" in self.v1:
+            # Charges that fail for memory and swap together are not counted in every kernel.
+            peak, limit = (
+                int(_read(self.v1["memory"] / f"memory.{name}_in_bytes") or 0)
+                for name in ("max_usage", "limit")
+            )
+            return peak >= limit
+        return self.v2 is not None and _keyed(_read(self.v2 / "memory.events"), "oom") > 0
+
     def out_of_processes(self) -> bool:
         """Whether the kernel refused a member another process."""
         folder = self.v1.get("pids", self.v2)
@@ -142,6 +156,13 @@ class Group:
         for folder in self._folders():
             found.update(int(line) for line in _read(folder / "cgroup.procs").split())
         return sorted(found - {0, os.getpid()})
+
+    def threads(self) -> list[int]:
+        """Ids of the members' threads."""
+        folder = self.v1.get("cpuacct") or next(iter(self.v1.values()), None)
+        path = self.v2 / "cgroup.threads" if folder is None and self.v2 else None
+        path = folder / "tasks" if folder is not None else path
+        return [] if path is None else [int(line) for line in _read(path).split()]
 
     def kill(self) -> None:
         """Kill every member, in one step where version 2 is there."""

@@ -1,5 +1,6 @@
 """What every sandbox backend offers: the words, the limits and the two protocols."""
 
+import signal
 import threading
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
@@ -10,7 +11,13 @@ from typing import Literal, Protocol, runtime_checkable
 DEVNULL = -1
 """Stands for "no such stream" in `SandboxSpec.stdin`, `stdout` and `stderr`."""
 
-Reason = Literal["exited", "wall", "memory", "cancelled", "cpu", "disk", "processes"]
+Reason = Literal[
+    "exited", "wall", "memory", "host_memory", "cancelled", "cpu", "disk", "processes"
+]
+
+
+#: Slurm and systemd signal all processes of a job or unit; guardians of memory in user space kill.
+_FOREIGN_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
 
 
 class SandboxError(RuntimeError):
@@ -62,6 +69,9 @@ class Limits:
     the whole tree, `file_bytes` is the size of any single file it writes. `cpus` is the share of
     processors it gets (1.5: one and a half at any time), `disk_bytes` and `disk_files` are what
     all its writable mounts together may hold.
+
+    Of the time for which the host kept the program waiting for a processor, `starved_seconds` do
+    not count as wall clock (see `starvation`).
     """
 
     wall_seconds: float
@@ -73,6 +83,12 @@ class Limits:
     cpus: float | None = None
     disk_bytes: int | None = None
     disk_files: int | None = None
+    starved_seconds: float = 0.0
+
+    @property
+    def longest_seconds(self) -> float:
+        """Wall clock after which the program ends, however long it was kept waiting."""
+        return self.wall_seconds + self.starved_seconds
 
     def __post_init__(self) -> None:
         positive = (
@@ -86,7 +102,7 @@ class Limits:
             self.disk_bytes,
             self.disk_files,
         )
-        if any(value is not None and value <= 0 for value in positive):
+        if any(value is not None and value <= 0 for value in positive) or self.starved_seconds < 0:
             raise ValueError(f"limits must be positive: {self}")
 
 
@@ -161,7 +177,8 @@ class Exit:
     reason when memory ran out and files on volumes in memory hold most of it. `code` is the exit
     code, negative for a signal. `cpu_seconds` covers the whole tree where control groups are
     there, otherwise it is a lower bound. `peak_memory_bytes` is None when nothing could measure
-    it.
+    it. `host_memory` means that the kernel killed it for memory that others took: it had not
+    reached its own limit. For `starved_seconds` it was kept waiting for a processor.
 
     `code_is_certain` is False where the backend saw a status of 128 + n alone: `code` is -n then,
     but the program may as well have exited with 128 + n itself.
@@ -173,6 +190,15 @@ class Exit:
     cpu_seconds: float
     peak_memory_bytes: int | None
     code_is_certain: bool = True
+    starved_seconds: float = 0.0
+
+    @property
+    def signalled(self) -> bool:
+        """Whether it ended by a signal that an engine or an operator sends, or may have.
+
+        A program can send itself the same.
+        """
+        return self.reason == "exited" and -self.code in _FOREIGN_SIGNALS
 
 
 @runtime_checkable
@@ -201,6 +227,11 @@ class Handle(Protocol):
     def gauges(self) -> dict[str, float]:
         """What the tree uses right now, as far as it is known: `cpu_seconds` so far,
         `memory_bytes`, `processes`. May be called from any thread."""
+        ...
+
+    def starved_seconds(self) -> float:
+        """Seconds for which the host has kept the tree waiting for a processor so far; 0 where
+        nobody counts. May be called from any thread."""
         ...
 
 

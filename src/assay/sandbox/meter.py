@@ -10,16 +10,23 @@ import psutil
 
 from assay.sandbox.cgroups import Group
 from assay.sandbox.interface import Limits
+from assay.sandbox.starvation import Starvation, threads_of, waits_of
 
 
 @dataclass(frozen=True)
 class Usage:
-    """CPU seconds and peak memory in bytes so far, and which limits the kernel had to enforce."""
+    """CPU seconds and peak memory in bytes so far, and which limits the kernel had to enforce.
+
+    `out_of_host_memory`: members were killed for memory, and not for their own limit.
+    `starved_seconds`: see `starvation`.
+    """
 
     cpu_seconds: float = 0.0
     peak_bytes: int | None = None
     out_of_memory: bool = False
     out_of_processes: bool = False
+    out_of_host_memory: bool = False
+    starved_seconds: float = 0.0
 
 
 def _kernel_children(pid: int) -> list[int] | None:
@@ -83,18 +90,32 @@ class Meter:
         self._exceeded = False
         complete = self._group_memory and self._group_cpu
         self.interval = 0.05 if complete else 0.1
+        self._starvation = Starvation(self._waits, self._cpu_seconds, limits.cpus)
 
     @property
     def exact_memory(self) -> bool:
         """Whether peak memory is counted by the kernel rather than polled."""
         return self._group_memory
 
-    def sample(self) -> Usage:
+    def sample(self, *, up_to_date: bool = False) -> Usage:
         """The usage so far; never fails for processes that vanish meanwhile."""
         if not (self._group_memory and self._group_cpu):
             self._poll_tree()
         refused = self._group is not None and self._group.out_of_processes()
-        return Usage(self._cpu_seconds(), self._peak_bytes(), self._out_of_memory(), refused)
+        killed = self._out_of_memory()
+        own = killed and self._own_limit()
+        return Usage(
+            self._cpu_seconds(),
+            self._peak_bytes(),
+            own,
+            refused,
+            out_of_host_memory=killed and not own,
+            starved_seconds=self._starvation.seconds(now=up_to_date),
+        )
+
+    def starved_seconds(self) -> float:
+        """Seconds for which the host has kept the tree waiting so far."""
+        return self._starvation.seconds()
 
     def gauges(self) -> dict[str, float]:
         """What the tree uses right now; never fails for processes that vanish meanwhile."""
@@ -126,6 +147,15 @@ class Meter:
         if self._group is not None and self._group_memory:
             return self._group.out_of_memory()
         return self._exceeded
+
+    def _own_limit(self) -> bool:
+        return self._group is None or not self._group_memory or self._group.reached_memory_limit()
+
+    def _waits(self) -> dict[int, float]:
+        if self._group is not None:
+            return waits_of(self._group.threads())
+        pids = (self._pid, *descendants(self._pid))
+        return waits_of(tid for pid in pids for tid in threads_of(pid))
 
     def _poll_tree(self) -> None:
         processes = []

@@ -130,13 +130,21 @@ class ProcessHandle(SupervisedHandle):
         self._close()
         with self.cleanup, contextlib.closing(self._watcher):
             wall_seconds = time.monotonic() - self._started
-            usage = self.meter.sample()
+            usage = self.meter.sample(up_to_date=True)
             status, cpu_seconds, peak_bytes = self._reap(usage)
             code, certain = self._program_code(status)
             if reason == "exited":
                 reason = self._explain(replace(usage, cpu_seconds=cpu_seconds), code, certain)
             error = self._start_error() if reason == "exited" else None
-            return error or Exit(reason, code, wall_seconds, cpu_seconds, peak_bytes, certain)
+            return error or Exit(
+                reason,
+                code,
+                wall_seconds,
+                cpu_seconds,
+                peak_bytes,
+                certain,
+                usage.starved_seconds,
+            )
 
     def _start_error(self) -> SandboxError | None:
         """Why the wrapper ended before it started the program, if it did."""

@@ -26,12 +26,17 @@ class UsageMeter(Protocol):
         """Seconds between two looks."""
         ...
 
-    def sample(self) -> Usage:
-        """The usage so far; never fails."""
+    def sample(self, *, up_to_date: bool = False) -> Usage:
+        """The usage so far; never fails. Time without a processor is counted twice a second, and
+        now with `up_to_date`."""
         ...
 
     def gauges(self) -> dict[str, float]:
         """What is used right now; see `interface.Handle`."""
+        ...
+
+    def starved_seconds(self) -> float:
+        """See `interface.Handle`."""
         ...
 
 
@@ -102,6 +107,9 @@ class SupervisedHandle:
     def gauges(self) -> dict[str, float]:
         return self.meter.gauges()
 
+    def starved_seconds(self) -> float:
+        return self.meter.starved_seconds()
+
     def _ended(self, seconds: float) -> bool:
         """True as soon as the program has ended, False after `seconds`."""
         raise NotImplementedError
@@ -130,27 +138,37 @@ class SupervisedHandle:
         self._close()
 
     def _watch(self, cancel: threading.Event | None) -> Reason:
-        deadline = self._started + self._limits.wall_seconds
+        usage = Usage()
         while True:
-            left = max(0.0, deadline - time.monotonic())
+            left = max(0.0, self._deadline(usage) - time.monotonic())
             if self._ended(min(self.meter.interval, left)):
                 return "cancelled" if self._killed else "exited"
-            overrun = self._overrun(deadline, cancel)
+            usage = self.meter.sample()
+            if time.monotonic() >= self._deadline(usage):
+                usage = self.meter.sample(up_to_date=True)
+            overrun = self._overrun(usage, cancel)
             if overrun is not None:
                 return overrun
 
-    def _overrun(self, deadline: float, cancel: threading.Event | None) -> Reason | None:
+    def _deadline(self, usage: Usage) -> float:
+        """When the wall clock is used up; time without a processor does not count."""
+        granted = min(usage.starved_seconds, self._limits.starved_seconds)
+        return self._started + self._limits.wall_seconds + granted
+
+    def _overrun(self, usage: Usage, cancel: threading.Event | None) -> Reason | None:
         if self._killed or (cancel is not None and cancel.is_set()):
             return "cancelled"
-        if time.monotonic() >= deadline:
+        if time.monotonic() >= self._deadline(usage):
             return "wall"
         if self._disk.exceeded():
             return "disk"
-        return self._over_limit(self.meter.sample())
+        return self._over_limit(usage)
 
     def _over_limit(self, usage: Usage) -> Reason | None:
         if usage.out_of_memory:
             return blame_memory(self._disk, self._limits)
+        if usage.out_of_host_memory:
+            return "host_memory"
         cpu_limit = self._limits.cpu_seconds
         return "cpu" if cpu_limit is not None and usage.cpu_seconds >= cpu_limit else None
 
@@ -161,7 +179,8 @@ class SupervisedHandle:
         while (left := deadline - time.monotonic()) > 0 and not self._killed:
             if self._ended(min(self.meter.interval, left)):
                 return
-            if self.meter.sample().out_of_memory:
+            usage = self.meter.sample()
+            if usage.out_of_memory or usage.out_of_host_memory:
                 return
 
     def _could_use_up_its_time(self) -> bool:

@@ -186,11 +186,15 @@ def _is_forward(current: str, new: AttemptState) -> bool:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended. A smoke that succeeded has no metric, everything else that did has."""
+    """How an attempt ended. A smoke that succeeded has no metric, everything else that did has.
+
+    `infrastructure`: the host is to blame. `unclear`: it may be, or the codebase.
+    """
 
     state: AttemptState
     failure: Failure | None = None
     infrastructure: bool = False
+    unclear: bool = False
     metric: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -263,6 +267,8 @@ def _decide(
         disclosure.count_failure(session, measurement_id, outcome.failure.stage)
     if outcome.infrastructure and outcome.failure is not None:
         measurements.retry(db, session, measurement_id, outcome.failure, retry_after)
+    elif outcome.unclear and outcome.failure is not None and not _failed_before(session, attempt):
+        measurements.try_once_more(session, measurement_id)
     elif outcome.state is AttemptState.SUCCEEDED:
         _store_result(session, attempt, outcome)
         measurements.settle(session, measurement_id, MeasurementState.SUCCEEDED)
@@ -270,6 +276,21 @@ def _decide(
         measurements.settle(session, measurement_id, MeasurementState.CANCELLED)
     else:
         measurements.settle(session, measurement_id, MeasurementState.FAILED, outcome.failure)
+
+
+def _failed_before(session: Session, attempt: schema.Attempt) -> bool:
+    """Whether an earlier attempt of the measurement ended for a reason of its codebase, too."""
+    earlier = select(schema.Attempt.id).where(
+        schema.Attempt.measurement_id == attempt.measurement_id,
+        schema.Attempt.id != attempt.id,
+        schema.Attempt.state == AttemptState.FAILED.value,
+        schema.Attempt.infrastructure.is_(False),
+    )
+    return any(
+        not measurements.is_planned(Failure(**failure))
+        for failure in session.scalars(earlier.with_only_columns(schema.Attempt.failure))
+        if failure
+    )
 
 
 def _store_result(session: Session, attempt: schema.Attempt, outcome: Outcome) -> None:

@@ -370,11 +370,32 @@ def retry(
     if final is not None:
         settle(session, measurement_id, MeasurementState.FAILED, final)
         return
-    row.state = MeasurementState.QUEUED.value
-    row.not_before = _not_before(db, session, row, failure, after)
+    _queue_again(session, row, _not_before(db, session, row, failure, after))
+
+
+def try_once_more(session: Session, measurement_id: str) -> None:
+    """Queue a measurement again that may have failed for its codebase or for its host."""
+    row = session.scalars(
+        select(schema.Measurement)
+        .where(schema.Measurement.id == measurement_id)
+        .with_for_update(key_share=True)
+        .execution_options(populate_existing=True)
+    ).one()
+    if row.state in _TERMINAL:
+        return
+    if row.cancel_requested:
+        settle(session, measurement_id, MeasurementState.CANCELLED)
+        return
+    _queue_again(session, row)
+
+
+def _queue_again(
+    session: Session, row: schema.Measurement, not_before: datetime | None = None
+) -> None:
+    row.state, row.not_before = MeasurementState.QUEUED.value, not_before
     session.flush()
     post(session, Topic.SCHEDULE, "queue")
-    experiments.refresh_for_measurement(session, measurement_id)
+    experiments.refresh_for_measurement(session, row.id)
 
 
 def _final(session: Session, row: schema.Measurement, failure: Failure) -> Failure | None:

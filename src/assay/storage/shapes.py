@@ -19,14 +19,14 @@ MARGIN_SECONDS = 60.0
 def bound_seconds(profile: Profile) -> float:
     """The longest time from claim to end: a good result is evaluated twice.
 
-    Where caps are multiples of the baseline's use, a host's first attempt runs that before, and
-    others wait for it.
+    On a busy host everything may take longer. Where caps are multiples of the baseline's use, a
+    host's first attempt runs that before, and others wait for it.
     """
     budget = profile.budget
-    bound = budget.seconds + 2 * budget.evaluation_seconds + MARGIN_SECONDS
+    bound = budget.seconds + 2 * budget.evaluation_seconds
     if budget.is_relative:
         bound += REFERENCE_RUNS * (budget.seconds + budget.evaluation_seconds)
-    return bound
+    return (1 + profile.patience) * bound + MARGIN_SECONDS
 
 
 def find(session: Session, hardware_class: str, profile: Profile, *, needs_isolation: bool) -> str:

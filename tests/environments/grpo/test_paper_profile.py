@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +147,7 @@ def test_math_verify_grades_in_a_sandbox(tmp_path: Path, grader: Any) -> None:
         profile="paper",
         hardware_class="cpu",
     )
-    run = Evaluation(request, time.monotonic() + 120)
+    run = Evaluation.begin(replace(request, seconds=120))
     references = ["\\frac{1}{2}", "x^2+1", "(0, \\frac{\\pi}{2})", "3\\sqrt{2}", "\\{1, 2\\}", "7"]
     answers = ["0.5", "1 + x^2", "(0, \\pi/2)", "4\\sqrt{2}", "9**9**9**9", "7"]
     texts = [f"so</think> <answer>{answer}</answer>" for answer in answers]

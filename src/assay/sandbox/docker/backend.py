@@ -187,7 +187,7 @@ class DockerSandbox:
     def _send_order(
         self, spec: SandboxSpec, container: str, link: Link, reserved: Reservation | None
     ) -> DockerHandle:
-        meter = self._meter(link, container)
+        meter = self._meter(link, container, spec)
         disk = DiskWatch(spec.mounts, spec.limits)
         order = self._order(spec)
         grace, started = self._settings.grace_seconds, time.monotonic()
@@ -204,10 +204,12 @@ class DockerSandbox:
         return DockerHandle(self._engine, container, spec, grace, link, meter, disk, started)
 
     def _meter(
-        self, link: Link, container: str, *, whole: bool = False
+        self, link: Link, container: str, spec: SandboxSpec, *, began: float | None = None
     ) -> GroupMeter | EngineMeter:
         found = container_group(link.pid, container) if link.pid else None
-        return GroupMeter(found, whole=whole) if found else EngineMeter(self._engine, container)
+        if found is None:
+            return EngineMeter(self._engine, container)
+        return GroupMeter(found, spec.limits.cpus, began=began)
 
     def _order(self, spec: SandboxSpec) -> dict[str, Any]:
         """What the container's init is told; see `init`."""
@@ -223,14 +225,14 @@ class DockerSandbox:
             "cwd": spec.cwd,
             "limits": _resource_limits(spec.limits),
             "filter": filtered,
-            "seconds": spec.limits.wall_seconds + GUARD_SECONDS,
+            "seconds": spec.limits.longest_seconds + GUARD_SECONDS,
             "grace": self._settings.grace_seconds,
             "keep": None if keep is None else [keep.most_bytes, keep.tail_bytes],
-            "linger": spec.limits.wall_seconds + _MARGIN_SECONDS,
+            "linger": spec.limits.longest_seconds + _MARGIN_SECONDS,
         }
 
     def _labels(self, spec: SandboxSpec) -> dict[str, str]:
-        allowed = spec.limits.wall_seconds + self._settings.grace_seconds + _MARGIN_SECONDS
+        allowed = spec.limits.longest_seconds + self._settings.grace_seconds + _MARGIN_SECONDS
         names = {} if spec.keep is None else {**spec.keep.labels, NAME_LABEL: spec.name}
         return {
             **names,
@@ -263,7 +265,7 @@ class DockerSandbox:
     def _take_over(
         self, spec: SandboxSpec, container: str, link: Link, note: kept.Note
     ) -> DockerHandle:
-        meter = self._meter(link, container, whole=True)
+        meter = self._meter(link, container, spec, began=note.started)
         disk = DiskWatch(spec.mounts, spec.limits)
         grace = self._settings.grace_seconds
         return DockerHandle(self._engine, container, spec, grace, link, meter, disk, note.started)

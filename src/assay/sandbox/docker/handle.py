@@ -54,7 +54,7 @@ class DockerHandle(SupervisedHandle):
     def _finish(self, reason: Reason) -> Exit | SandboxError:
         # The init waits for us before it ends, so the container's numbers are still there.
         wall_seconds = time.monotonic() - self._started
-        usage = self.meter.sample()
+        usage = self.meter.sample(up_to_date=True)
         try:
             self._destroy()
             code, out_of_memory = self._result()
@@ -62,7 +62,8 @@ class DockerHandle(SupervisedHandle):
             if reason == "exited" and self._link.late:
                 reason = "wall"
             elif reason == "exited":
-                usage = replace(usage, out_of_memory=usage.out_of_memory or out_of_memory)
+                if not usage.out_of_host_memory:  # the engine cannot tell the two apart
+                    usage = replace(usage, out_of_memory=usage.out_of_memory or out_of_memory)
                 reason = self._explain(usage, code)
                 error = error or self._interference(reason)
             self._close()
@@ -73,7 +74,14 @@ class DockerHandle(SupervisedHandle):
         finally:
             self._link.close()
         self.cleanup.close()
-        return error or Exit(reason, code, wall_seconds, usage.cpu_seconds, usage.peak_bytes)
+        return error or Exit(
+            reason,
+            code,
+            wall_seconds,
+            usage.cpu_seconds,
+            usage.peak_bytes,
+            starved_seconds=usage.starved_seconds,
+        )
 
     def _start_error(self) -> SandboxError | None:
         problem = self._link.problem

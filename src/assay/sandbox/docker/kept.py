@@ -117,3 +117,6 @@ class Ended:
 
     def gauges(self) -> dict[str, float]:
         return {}
+
+    def starved_seconds(self) -> float:
+        return self._end.starved_seconds

@@ -9,6 +9,7 @@ from assay.sandbox.cgroups import Group, find_hierarchies
 from assay.sandbox.docker.engine import Engine, translated
 from assay.sandbox.interface import SandboxError
 from assay.sandbox.meter import Usage
+from assay.sandbox.starvation import Starvation, waits_of
 
 _ASK_SECONDS = 1.0
 
@@ -31,27 +32,44 @@ def container_group(pid: int, container: str) -> Group | None:
 class GroupMeter:
     """Reads the container's control group, which counts everything that ever ran in it.
 
-    CPU time counts from here on, unless `whole`: setting up a container takes some, too.
+    CPU time counts from here on, because setting up a container takes some, too; of a program that
+    `began` earlier (monotonic seconds), all of it. `processors` is its share.
     """
 
     interval = 0.05
 
-    def __init__(self, group: Group, *, whole: bool = False) -> None:
+    def __init__(
+        self, group: Group, processors: float | None, *, began: float | None = None
+    ) -> None:
         self._group = group
-        self._before = 0.0 if whole else group.cpu_seconds()
+        self._before = 0.0 if began is not None else group.cpu_seconds()
         self._usage = Usage()
+        self._starvation = Starvation(
+            lambda: waits_of(group.threads()),
+            lambda: group.cpu_seconds() - self._before,
+            processors,
+            began=began,
+        )
 
-    def sample(self) -> Usage:
+    def sample(self, *, up_to_date: bool = False) -> Usage:
         """The usage so far, or when last seen if the group is gone already."""
         group, last = self._group, self._usage
         peaks = [peak for peak in (group.peak_memory(), last.peak_bytes) if peak is not None]
+        killed = group.out_of_memory()
+        own = killed and group.reached_memory_limit()
         self._usage = Usage(
             max(group.cpu_seconds() - self._before, last.cpu_seconds),
             max(peaks, default=None),
-            group.out_of_memory() or last.out_of_memory,
+            own or last.out_of_memory,
             group.out_of_processes() or last.out_of_processes,
+            out_of_host_memory=(killed and not own) or last.out_of_host_memory,
+            starved_seconds=self._starvation.seconds(now=up_to_date),
         )
         return self._usage
+
+    def starved_seconds(self) -> float:
+        """Seconds for which the host has kept the program waiting so far."""
+        return self._starvation.seconds()
 
     def gauges(self) -> dict[str, float]:
         """What is used right now, as the control group says; CPU time as in `sample`."""
@@ -64,7 +82,8 @@ class GroupMeter:
 class EngineMeter:
     """Asks the engine once a second: all values are lower bounds of what was used.
 
-    That memory ran out is seen at the end only, from the container's state.
+    That memory ran out is seen at the end only, from the container's state. How long the program
+    was kept waiting for a processor is not known.
     """
 
     interval = 0.1
@@ -75,13 +94,17 @@ class EngineMeter:
         self._next = 0.0
         self._usage = Usage()
 
-    def sample(self) -> Usage:
+    def sample(self, *, up_to_date: bool = False) -> Usage:
         """The usage when last asked; never fails."""
         if time.monotonic() >= self._next:
             with contextlib.suppress(SandboxError):
                 self._usage = self._ask()
             self._next = time.monotonic() + _ASK_SECONDS
         return self._usage
+
+    def starved_seconds(self) -> float:
+        """Nobody counts them."""
+        return 0.0
 
     def gauges(self) -> dict[str, float]:
         """What is used right now, as the engine says."""
