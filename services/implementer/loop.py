@@ -4,7 +4,8 @@ Up to `samples` calls, each revised up to `revisions` times from what was wrong 
 the first diff that applies and passes preflight wins and the others are cancelled (paper §2.2).
 `paper` sampling starts all samples at once; `staged` starts one, and more only when it has failed.
 A codebase that crashed early in training goes through the loop once more, with its traceback. An
-idea that confirms an earlier experiment takes that one's codebase, and no model is asked.
+idea that confirms or retries an earlier experiment takes that one's codebase, and no model is
+asked.
 
 Every call is recorded before it is made and after it returned, so a crash repeats at most one
 call per sample: recorded answers are read back instead of being asked for again.
@@ -33,6 +34,7 @@ from assay.storage import (
     schema,
 )
 from assay.storage.implementations import Work
+from assay.storage.measurements import Identity
 from assay.storage.objects import ObjectStore
 from assay.storage.repairs import Repair
 from assay.storage.samples import Answer, Key, Verdict
@@ -103,9 +105,9 @@ class Loop:
             NoLongerWantedError: the experiment was cancelled meanwhile.
             Unavailable: the database or the object store cannot be used; try again later.
         """
-        if self.work.confirms is not None:
+        if self.work.given is not None:
             store = self.context.store
-            files = await asyncio.to_thread(environments.get_codebase, store, self.work.confirms)
+            files = await asyncio.to_thread(environments.get_codebase, store, self.work.given)
             return Patched(None, files)
         stored = await asyncio.to_thread(self._stored)
         try:
@@ -388,9 +390,16 @@ def _gpu_cap(context: Context, session: Session, work: Work, codebase: str) -> F
     profile = work.manifest.profiles[work.profile]
     if not profile.gpus:
         return None
-    new = set(work.options.seeds) - measurements.seeds_of(
-        session, codebase, work.environment_id, work.profile, work.hardware_class
-    )
+    terms = implementations.terms_of(work)
+    new = [
+        seed
+        for seed in sorted(set(work.options.seeds))
+        if not measurements.exists(
+            session,
+            Identity(codebase, work.environment_id, work.profile, seed, work.hardware_class),
+            terms,
+        )
+    ]
     hours = len(new) * profile.gpus * profile.budget.seconds / 3600
     allowed = caps_of(context, session, work)
     found = caps.reached(

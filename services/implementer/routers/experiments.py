@@ -1,4 +1,4 @@
-"""Experiments and their implementations: read, list, cancel; diff, logs, curves, result."""
+"""Experiments and their implementations: read, list, cancel, retry; diff, logs, result."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -18,11 +18,12 @@ from assay.contracts.batch import (
     ResultBody,
 )
 from assay.domain.errors import NotFound
+from assay.domain.isolation import needs_isolation
 from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState
 from assay.patching import unified_diff
-from assay.storage import batches, environments, repairs, schema
+from assay.storage import batches, caps, environments, repairs, retries, schema
 from assay.storage.rows import get
-from services.implementer import telemetry
+from services.implementer import submission, telemetry
 from services.implementer.dependencies import ContextDep, IdPath, IdQuery, OwnerDep, PageDep
 from services.implementer.paging import after, page_of, position_of
 from services.implementer.routers.batches import owned_batch
@@ -100,6 +101,40 @@ def cancel(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> Exper
         owned_experiment(session, experiment_id, owner)
         batches.cancel_experiment(context.db, session, experiment_id)
     return read(experiment_id, context, owner)
+
+
+@router.post(
+    "/experiments/{experiment_id}/retry",
+    status_code=202,
+    response_model=ExperimentBody,
+    responses={200: {"description": "It was asked for before.", "model": ExperimentBody}},
+)
+def retry(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> Response:
+    """Measure a failed experiment again: another one, in a batch of its own, on the same codebase.
+
+    Seeds that failed are measured anew; results are shared. Repeating it while the retry waits or
+    runs, or after it succeeded, changes nothing. The failed experiment stays as it is.
+    """
+    with context.db.read() as session:
+        row = owned_experiment(session, experiment_id, owner)
+        batch = get(session, schema.Batch, row.batch_id, "batch")
+    environment = submission.known_environment(context, batch.environment_id)
+    context.store.check()
+    with context.write() as session:
+        found = retries.experiment(context.db, session, experiment_id)
+        if found.is_new:
+            isolated = needs_isolation(
+                batch.executor,
+                batch.ideator,
+                allow_unisolated=caps.options_of(batch).allow_unisolated,
+            )
+            submission.choose_hardware_class(
+                session, environment, batch.profile, batch.hardware_class, isolated=isolated
+            )
+        made = get(session, schema.Experiment, found.id, "experiment")
+        body = experiment_bodies(session, [made])[0].wire()
+    headers = {"Location": f"/v1/experiments/{found.id}"}
+    return JSONResponse(body, 202 if found.is_new else 200, headers)
 
 
 @router.get("/experiments/{experiment_id}/diff", response_class=PlainTextResponse)

@@ -1,11 +1,11 @@
-"""Measurements: read, list, logs, artifacts."""
+"""Measurements: read, list, retry, logs, artifacts."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
-from fastapi.responses import PlainTextResponse, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -13,7 +13,7 @@ from assay.contracts.base import Page
 from assay.contracts.batch import MeasurementBody, SystemSample
 from assay.domain.errors import NotFound
 from assay.domain.states import MeasurementState
-from assay.storage import schema
+from assay.storage import caps, retries, schema
 from assay.storage.rows import get
 from services.implementer import telemetry
 from services.implementer.dependencies import (
@@ -95,6 +95,29 @@ def read(measurement_id: IdPath, context: ContextDep, owner: OwnerDep) -> Measur
     """One scored execution of a codebase, with its attempts and provenance."""
     with context.db.read() as session:
         return measurement_body(session, visible_measurement(session, measurement_id, owner))
+
+
+@router.post(
+    "/measurements/{measurement_id}/retry",
+    status_code=202,
+    response_model=MeasurementBody,
+    responses={200: {"description": "It was asked for before.", "model": MeasurementBody}},
+)
+def retry(measurement_id: IdPath, context: ContextDep, owner: OwnerDep) -> Response:
+    """Measure again what failed: the next replicate, which later requests share.
+
+    Repeating it while that waits or runs, or after it succeeded, changes nothing. Experiments that
+    the failure ended stay as they are.
+    """
+    context.store.check()
+    spending = caps.of_owner(context.settings.caps, owner)
+    with context.write() as session:
+        visible_measurement(session, measurement_id, owner)
+        found = retries.measurement(context.db, session, measurement_id, owner, spending)
+        row = get(session, schema.Measurement, found.id, "measurement")
+        body = measurement_body(session, row).wire()
+    headers = {"Location": f"/v1/measurements/{found.id}"}
+    return JSONResponse(body, 202 if found.is_new else 200, headers)
 
 
 @router.get("/measurements/{measurement_id}/logs", response_class=PlainTextResponse)

@@ -72,6 +72,7 @@ class _Related:
     smokes: dict[str, list[str]]
     repairs: dict[str, list[RepairBody]]
     sharing: dict[tuple[str, str], list[str]]
+    retried_as: dict[str, list[str]]
 
     @classmethod
     def of(cls, session: Session, rows: Sequence[schema.Experiment]) -> _Related:
@@ -111,6 +112,7 @@ class _Related:
             _smokes(session, ids),
             _repairs(session, ids),
             cls._sharing(session, rows),
+            _retried_as(session, ids),
         )
 
     @staticmethod
@@ -139,6 +141,18 @@ def _smokes(session: Session, ids: Sequence[str]) -> dict[str, list[str]]:
         .order_by(link.measurement_id)
     ):
         found[experiment].append(measurement)
+    return found
+
+
+def _retried_as(session: Session, ids: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for retried, experiment in session.execute(
+        select(schema.Idea.retries, schema.Experiment.id)
+        .join(schema.Experiment, schema.Experiment.idea_id == schema.Idea.id)
+        .where(schema.Idea.retries.in_(ids))
+        .order_by(schema.Experiment.id)
+    ):
+        found[retried].append(experiment)
     return found
 
 
@@ -196,6 +210,7 @@ def _body(row: schema.Experiment, baseline: BaselineStats, related: _Related) ->
         used=_used(measured, baseline.metric.name) if succeeded else None,
         seconds=sum(map(whole, seconds)) if seconds else None,
         shared_with=[twin for twin in twins if twin != row.id],
+        retried_as=related.retried_as.get(row.id, []),
         created_at=row.created_at,
         finished_at=row.finished_at,
     )
@@ -222,5 +237,6 @@ def idea_body(row: schema.Idea) -> IdeaBody:
         operator=row.operator,
         parents=list(row.parents),
         confirms=row.confirms,
+        retries=row.retries,
         similar=[SimilarBody(**alike) for alike in row.similar],
     )

@@ -64,6 +64,7 @@ def _attempt_body(row: schema.Attempt) -> AttemptBody:
         worker=row.worker_id,
         state=row.state,
         failure=_failure(row.failure),
+        conditions=row.conditions or {},
         created_at=row.created_at,
         started_at=row.started_at,
         finished_at=row.finished_at,

@@ -64,6 +64,17 @@ class Experiments(Group):
         response = self._http.request("POST", f"{self.path}/{segment(experiment)}/cancel")
         return ExperimentBody.model_validate_json(response.content)
 
+    def retry(self, experiment: str) -> ExperimentBody:
+        """Measure a failed experiment again; the experiment that does so.
+
+        Repeating it while that one waits or runs, or after it succeeded, gives the same one.
+
+        Raises:
+            Conflict: it has not failed, or failed before there was something to measure.
+        """
+        response = self._http.request("POST", f"{self.path}/{segment(experiment)}/retry")
+        return ExperimentBody.model_validate_json(response.content)
+
     def diff(self, experiment: str) -> str:
         """The unified diff of the winning codebase against the baseline.
 
@@ -129,6 +140,17 @@ class Measurements(Group):
     def get(self, measurement: str) -> MeasurementBody:
         """A measurement."""
         return self._get(MeasurementBody, f"{self.path}/{segment(measurement)}")
+
+    def retry(self, measurement: str) -> MeasurementBody:
+        """Measure again what failed; the measurement that does so.
+
+        Repeating it while that one waits or runs, or after it succeeded, gives the same one.
+
+        Raises:
+            Conflict: it has not failed.
+        """
+        response = self._http.request("POST", f"{self.path}/{segment(measurement)}/retry")
+        return MeasurementBody.model_validate_json(response.content)
 
     def logs(
         self,

@@ -120,6 +120,11 @@ class BatchOptions(Request):
         0.8, gt=0, le=1, description="Jaccard similarity of words from which ideas are alike."
     )
     priority: Integer = Field(0, ge=-100, le=100)
+    again: bool = Field(
+        False,
+        description="Measure codebases again that failed before this batch, instead of sharing "
+        "the failure. Results are shared.",
+    )
     allow_unisolated: bool = Field(
         False, description="Let model-written code start on a worker without isolation."
     )
@@ -313,6 +318,9 @@ class IdeaBody(Resource):
     confirms: str | None = Field(
         None, description="The experiment whose codebase is measured again."
     )
+    retries: str | None = Field(
+        None, description="The failed experiment whose codebase is measured again."
+    )
     similar: list[SimilarBody] = Field(
         [], description="Earlier ideas in nearly the same words, most alike first."
     )
@@ -404,6 +412,9 @@ class ExperimentBody(Resource):
     shared_with: list[str] = Field(
         [], description="Other experiments whose codebase is identical; they share measurements."
     )
+    retried_as: list[str] = Field(
+        [], description="Experiments that measured it again after it failed, oldest first."
+    )
     created_at: datetime
     finished_at: datetime | None
 
@@ -479,6 +490,9 @@ class AttemptBody(Resource):
     worker: str
     state: str
     failure: FailureBody | None
+    conditions: dict[str, Any] = Field(
+        {}, description="Software and sandbox of the worker; empty if its version stored none."
+    )
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

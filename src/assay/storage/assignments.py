@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import Row, func, insert, select, update
 from sqlalchemy.orm import Session
@@ -11,7 +12,7 @@ from sqlalchemy.orm import Session
 from assay.domain.ids import new_id
 from assay.domain.placement import Placement
 from assay.domain.states import AttemptState, MeasurementState
-from assay.storage import experiments, measurements, schema
+from assay.storage import conditions, experiments, measurements, schema
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post_all
 
@@ -32,6 +33,7 @@ def assign(
     numbers = _numbers(session, ids)
     attempts = {row.id: new_id("att") for row in taken}
     tokens = _tokens(session, list(attempts.values()))
+    found = _conditions(session, {wanted[id_] for id_ in ids})
     now = db.now(session)
     session.execute(
         insert(schema.Attempt),
@@ -49,6 +51,7 @@ def assign(
                 "memory_bytes": row.memory_bytes,
                 "bound_seconds": row.bound_seconds,
                 "devices": [],
+                "conditions": found[wanted[row.id]],
                 "created_at": now,
             }
             for row in taken
@@ -92,6 +95,12 @@ def _numbers(session: Session, ids: list[str]) -> dict[str, int]:
             .group_by(table.measurement_id)
         ).all()
     )
+
+
+def _conditions(session: Session, workers: set[str]) -> dict[str, dict[str, Any]]:
+    """Under which conditions these workers measure now."""
+    rows = session.scalars(select(schema.Worker).where(schema.Worker.id.in_(workers)))
+    return {row.id: conditions.of_worker(row) for row in rows}
 
 
 def _tokens(session: Session, attempts: list[str]) -> dict[str, int]:

@@ -44,10 +44,13 @@ def create(
     environment_id: str,
     hardware_class: str,
     similar: Sequence[Sequence[Similar]] = (),
+    *,
+    retries: str | None = None,
 ) -> str:
     """Store a batch with its ideas and experiments, and ask for the baseline. Returns its id.
 
-    `similar`: for each idea, earlier ones in nearly the same words.
+    `similar`: for each idea, earlier ones in nearly the same words. `retries`: the failed
+    experiment whose codebase the ideas measure again.
     """
     now = db.now(session)
     batch = schema.Batch(
@@ -68,7 +71,7 @@ def create(
     )
     session.add(batch)
     session.flush()
-    _add_experiments(session, batch, request, similar or [()] * len(request.ideas))
+    _add_experiments(session, batch, request, similar or [()] * len(request.ideas), retries)
     environment = get(session, schema.Environment, environment_id, "environment")
     profile = environments.manifest(session, environment_id).profiles[request.profile]
     wanted = baselines.seeds_of(profile, batch.options)
@@ -86,6 +89,7 @@ def _add_experiments(
     batch: schema.Batch,
     request: BatchRequest,
     similar: Sequence[Sequence[Similar]],
+    retries: str | None,
 ) -> None:
     ids = [new_id("exp") for _ in request.ideas]
     stored = [
@@ -99,6 +103,7 @@ def _add_experiments(
             operator=idea.operator,
             parents=list(idea.parents),
             confirms=idea.confirms,
+            retries=retries,
             similar=[
                 {"experiment": one.experiment or ids[one.position], "similarity": one.similarity}
                 for one in alike
@@ -163,13 +168,8 @@ def request_baseline(
     hardware_class: str,
     seeds: list[int],
     terms: Terms,
-    *,
-    again: bool = False,
 ) -> list[str]:
-    """Ask for measurements of the unmodified codebase; those there are count. Returns ids.
-
-    `again`: those that failed do not count.
-    """
+    """Ask for measurements of the unmodified codebase; those there are count. Returns ids."""
     manifest = environments.manifest(session, environment.id)
     return [
         measurements.request(
@@ -178,7 +178,6 @@ def request_baseline(
             Identity(environment.codebase, environment.id, profile, seed, hardware_class),
             manifest.profiles[profile],
             terms,
-            again=again,
         )
         for seed in seeds
     ]

@@ -57,8 +57,8 @@ class Work:
     submitted_at: datetime
     search: str | None = None
     repair: Repair | None = None
-    #: The codebase to measure again, if the idea confirms an earlier experiment.
-    confirms: str | None = None
+    #: The codebase to measure, if the idea confirms or retries an earlier experiment.
+    given: str | None = None
 
     @property
     def payer(self) -> Payer:
@@ -116,14 +116,15 @@ def begin(
         submitted_at=batch.created_at,
         search=batch.search_id,
         repair=repairs.pending(session, experiment_id),
-        confirms=_confirmed_codebase(session, idea),
+        given=_given_codebase(session, idea),
     )
 
 
-def _confirmed_codebase(session: Session, idea: schema.Idea) -> str | None:
-    if idea.confirms is None:
+def _given_codebase(session: Session, idea: schema.Idea) -> str | None:
+    earlier = idea.confirms or idea.retries
+    if earlier is None:
         return None
-    return get(session, schema.Experiment, idea.confirms, "experiment").codebase_id
+    return get(session, schema.Experiment, earlier, "experiment").codebase_id
 
 
 def _free(holder: str, now: datetime) -> ColumnElement[bool]:
@@ -230,7 +231,7 @@ def terms_of(work: Work, *, more_priority: int = 0) -> Terms:
         work.executor, work.ideator, allow_unisolated=work.options.allow_unisolated
     )
     priority = work.options.priority + more_priority
-    return Terms(work.owner, work.submitted_at, priority, isolated)
+    return Terms(work.owner, work.submitted_at, priority, isolated, work.options.again)
 
 
 def succeed(db: Database, session: Session, work: Work, winner: int | None, codebase: str) -> None:

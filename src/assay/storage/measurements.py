@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Select, bindparam, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.environment import Profile
+from assay.domain.blame import is_shared
 from assay.domain.ids import new_id
 from assay.domain.states import (
     TERMINAL_EXPERIMENT,
@@ -21,7 +22,7 @@ from assay.domain.states import (
     MeasurementKind,
     MeasurementState,
 )
-from assay.storage import baselines, disclosure, experiments, schema, shapes
+from assay.storage import baselines, conditions, disclosure, experiments, schema, shapes
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post
 from assay.storage.rows import changed, insert_missing, run
@@ -85,12 +86,17 @@ class Identity:
 
 @dataclass(frozen=True)
 class Terms:
-    """On which terms a measurement is asked for."""
+    """On which terms a measurement is asked for.
+
+    `again`: failures of before `batch_at` do not count. Later ones do, so that what was asked for
+    together is measured again once.
+    """
 
     owner: str
     batch_at: datetime
     priority: int = 0
     needs_isolation: bool = True
+    again: bool = False
 
 
 def hold(session: Session, ids: Sequence[str], experiment_ids: Sequence[str] = ()) -> None:
@@ -118,31 +124,21 @@ def request(
     identity: Identity,
     profile: Profile,
     terms: Terms,
-    *,
-    again: bool = False,
 ) -> str:
     """The id of the measurement of that identity; it is created and queued if there is none.
 
-    One that was cancelled, or failed for reasons of infrastructure, says nothing about the
-    codebase, and neither does one without isolation to who needs it: the next replicate is created
-    in its place; with `again`, in that of any that failed. One that waits is queued as its most
-    urgent request asks.
+    The next replicate is created in place of one that does not count: see `counts`. One that waits
+    is queued as its most urgent request asks.
 
     Its row stays locked until the commit, so that it is not finished or cancelled before whoever
     asked is linked to it.
     """
     latest = session.scalars(
-        select(schema.Measurement)
-        .where(*_same(identity))
-        .order_by(schema.Measurement.replicate.desc())
-        .limit(1)
+        _latest(identity)
         .with_for_update(key_share=True)
         .execution_options(populate_existing=True)
     ).one_or_none()
-    repeats = again and latest is not None and latest.state == MeasurementState.FAILED.value
-    if latest is not None and not (
-        repeats or _is_void(latest) or _is_doubtful(session, latest, terms)
-    ):
+    if latest is not None and counts(session, latest, terms):
         if terms.needs_isolation and not latest.needs_isolation:
             latest.needs_isolation = True
             latest.shape_id = shapes.of(session, latest, profile)
@@ -163,23 +159,33 @@ def request(
     ).one()
 
 
-def seeds_of(
-    session: Session, codebase: str, environment: str, profile: str, hardware_class: str
-) -> set[int]:
-    """The seeds on which a codebase is scored, or is going to be."""
+def exists(session: Session, identity: Identity, terms: Terms) -> bool:
+    """Whether a request on these terms would be answered with a measurement that is there."""
+    latest = session.scalars(_latest(identity)).one_or_none()
+    return latest is not None and counts(session, latest, terms)
+
+
+def counts(session: Session, row: schema.Measurement, terms: Terms) -> bool:
+    """Whether a measurement answers a request on these terms.
+
+    One that was cancelled says nothing about the codebase, and neither does one without isolation
+    to a request that needs it. A failure counts unless it may be the host's, the workers have
+    changed since, or the request asks for it `again`.
+    """
+    if _is_void(row) or _is_doubtful(session, row, terms):
+        return False
+    if row.state != MeasurementState.FAILED.value:
+        return True
+    if terms.again and row.finished_at is not None and row.finished_at <= terms.batch_at:
+        return False
+    failure = row.failure or {}
+    shared = is_shared(failure.get("code", ""), retryable=bool(failure.get("retryable")))
+    return shared and not conditions.have_changed(session, row)
+
+
+def _latest(identity: Identity) -> Select[tuple[schema.Measurement]]:
     table = schema.Measurement
-    return set(
-        session.scalars(
-            select(table.seed).where(
-                table.codebase_id == codebase,
-                table.environment_id == environment,
-                table.profile == profile,
-                table.hardware_class == hardware_class,
-                table.kind == MeasurementKind.SCORE.value,
-                table.state != MeasurementState.CANCELLED.value,
-            )
-        )
-    )
+    return select(table).where(*_same(identity)).order_by(table.replicate.desc()).limit(1)
 
 
 def _queued(
@@ -241,9 +247,8 @@ def _is_doubtful(session: Session, row: schema.Measurement, terms: Terms) -> boo
 def _is_void(row: schema.Measurement) -> bool:
     if row.state == MeasurementState.CANCELLED.value:
         return True
-    if row.cancel_requested and row.state not in _TERMINAL:
-        return True  # one that ended before its worker was told to stop counts
-    return bool(row.failure and row.failure.get("retryable"))
+    # One that ended before its worker was told to stop counts.
+    return row.cancel_requested and row.state not in _TERMINAL
 
 
 def baseline_values(

@@ -41,6 +41,7 @@ from assay.storage.schema.service import (
     IdempotencyKey,
     Leader,
     Outbox,
+    SearchEvent,
 )
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "Result",
     "Sample",
     "Search",
+    "SearchEvent",
     "Shape",
     "SystemPoint",
     "VerdictFit",

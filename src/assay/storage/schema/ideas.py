@@ -136,6 +136,8 @@ class Idea(Base):
     similar: Mapped[list[Any]] = mapped_column(default=list)
     #: The experiment whose codebase is measured again, instead of implementing the text.
     confirms: Mapped[str | None] = mapped_column(Id)
+    #: The failed experiment whose codebase is measured again on the seeds that failed.
+    retries: Mapped[str | None] = mapped_column(Id, index=True)
 
 
 class Experiment(Base):

@@ -210,6 +210,8 @@ class Attempt(Base):
     memory_bytes: Mapped[int] = mapped_column(BigInteger)
     bound_seconds: Mapped[float] = mapped_column(default=0.0)
     devices: Mapped[list[Any]] = mapped_column(default=list)
+    #: The worker's software and sandbox when it was assigned; see `storage/conditions.py`.
+    conditions: Mapped[dict[str, Any] | None]
     infrastructure: Mapped[bool] = mapped_column(default=False)
     rings: Mapped[int] = mapped_column(default=0)
     rung_at: Mapped[datetime | None]

@@ -29,6 +29,22 @@ class Event(Base):
     created_at: Mapped[datetime]
 
 
+class SearchEvent(Base):
+    """A change of a search. Ids increase in commit order: writers lock the search's row first."""
+
+    __tablename__ = "search_event"
+    __table_args__ = (
+        Index("ix_search_event", "search_id", "id"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    search_id: Mapped[str] = mapped_column(ForeignKey("search.id"))
+    type: Mapped[str] = mapped_column(Id)
+    data: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
+
+
 class Outbox(Base):
     """Messages that commit together with the change that causes them."""
 
