@@ -1,4 +1,4 @@
-"""Server-sent events: changes of a batch, and the growing log of an experiment."""
+"""Server-sent events: changes of a batch or a search, and the growing log of an experiment."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 from fastapi import Request, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import EventBody
-from assay.storage import schema
+from assay.storage import schema, searches
 from services.implementer.context import Context
 from services.implementer.open_streams import EventStream
-from services.implementer.views.batches import event_body
+from services.implementer.views.batches import event_body, search_event_body
 
 POLL_SECONDS = 0.2
 KEEP_ALIVE_SECONDS = 15.0
@@ -41,25 +42,66 @@ def event_page(session: Session, batch_id: str, start: int, limit: int) -> list[
     return [event_body(row, search) for row in rows]
 
 
+@dataclass(frozen=True)
+class EventSource:
+    """What a stream of events reads, by the id after which it reads, and the types that end it."""
+
+    page: Callable[[Session, int, int], list[EventBody]]
+    has_told_the_end: Callable[[Session, int], bool]
+    last: tuple[str, ...]
+
+
+def of_batch(batch_id: str) -> EventSource:
+    """The events of a batch; the last says that it has finished."""
+    return EventSource(
+        lambda session, start, limit: event_page(session, batch_id, start, limit),
+        lambda session, start: _told_before(session, batch_id, start),
+        (BATCH_FINISHED,),
+    )
+
+
+def of_search(search_id: str) -> EventSource:
+    """The events of a search; the last says that it is finished or cancelled."""
+    return EventSource(
+        lambda session, start, limit: search_event_page(session, search_id, start, limit),
+        lambda session, start: searches.has_told_the_end(session, search_id, start),
+        searches.ENDED,
+    )
+
+
+def search_event_page(session: Session, search_id: str, start: int, limit: int) -> list[EventBody]:
+    """Events of a search after the id `start`, oldest first."""
+    return [search_event_body(row) for row in searches.events(session, search_id, start, limit)]
+
+
 async def event_stream(
-    request: Request, context: Context, owner: str, batch_id: str, start: int
+    request: Request, context: Context, owner: str, source: EventSource, start: int
 ) -> Response:
-    """Events of a batch as they happen, until it has finished or the client goes away.
+    """Events as they happen, until the last one or the client goes away.
 
     A client that has seen the end already is answered 204, which tells it not to come back; one
     that has too many streams open, 429.
     """
-    if await asyncio.to_thread(_told_before, context, batch_id, start):
+
+    def read(last: int) -> list[EventBody]:
+        with context.db.read() as session:
+            return source.page(session, last, 200)
+
+    def told_before() -> bool:
+        with context.db.read() as session:
+            return source.has_told_the_end(session, start)
+
+    if await asyncio.to_thread(told_before):
         return Response(status_code=204)
 
     async def lines() -> AsyncIterator[str]:
         last, idle = start, 0.0
         while not await request.is_disconnected():
-            events = await asyncio.to_thread(_events, context, batch_id, last)
+            events = await asyncio.to_thread(read, last)
             for event in events:
                 last, idle = event.id, 0.0
                 yield frame(str(event.id), event.type, event.model_dump_json())
-                if event.type == BATCH_FINISHED:
+                if event.type in source.last:
                     return
             if not events:
                 await asyncio.sleep(POLL_SECONDS)
@@ -71,21 +113,15 @@ async def event_stream(
     return EventStream(lines(), context.streams, client_of(request, context, owner))
 
 
-def _events(context: Context, batch_id: str, last: int) -> list[EventBody]:
-    with context.db.read() as session:
-        return event_page(session, batch_id, last, 200)
-
-
-def _told_before(context: Context, batch_id: str, start: int) -> bool:
+def _told_before(session: Session, batch_id: str, start: int) -> bool:
     """Whether the client has seen the end already: it resumes after the last event."""
-    with context.db.read() as session:
-        last = session.scalars(
-            select(schema.Event)
-            .where(schema.Event.batch_id == batch_id, schema.Event.id <= start)
-            .order_by(schema.Event.id.desc())
-            .limit(1)
-        ).one_or_none()
-        return last is not None and last.type == BATCH_FINISHED
+    last = session.scalars(
+        select(schema.Event)
+        .where(schema.Event.batch_id == batch_id, schema.Event.id <= start)
+        .order_by(schema.Event.id.desc())
+        .limit(1)
+    ).one_or_none()
+    return last is not None and last.type == BATCH_FINISHED
 
 
 def log_stream(

@@ -235,8 +235,73 @@ def test_no_result_yet_is_not_found(cli: Cli, ideas: str) -> None:
     }
 
 
-def test_a_stream_that_is_none(cli: Cli) -> None:
-    assert cli("experiment", "logs", "exp_1", "--stream", "other").code == 2
+@pytest.mark.parametrize("noun", ["experiment", "measurement"])
+def test_a_stream_that_is_none(cli: Cli, noun: str) -> None:
+    assert cli(noun, "logs", "exp_1", "--stream", "other").code == 2
+
+
+def test_failed_experiments_are_retried(cli: Cli, ideas: str) -> None:
+    batch = submitted(cli, ideas)
+    good, *_, broken, _ = (e["id"] for e in cli.service.experiments[batch])
+    dry = cli("experiment", "retry", broken, "--dry-run", "--json").json
+    assert (dry["applied"], dry["detail"][0]["id"], len(cli.service.batches)) == (False, broken, 1)
+    answer = cli("experiment", "retry", broken, broken, "--wait")
+    assert answer.code == 0, answer.err
+    (again,) = cli.service.experiments[list(cli.service.batches)[-1]]
+    assert f"{broken}: failed as {again['id']}" in answer.out
+    assert f"retried as {again['id']}" in cli("experiment", "show", broken).out
+    assert f"measures {broken} again" in cli("experiment", "show", again["id"]).out
+    told = cli("experiment", "retry", broken)
+    assert f"assay batch watch {again['batch']}" in told.err
+    assert len(cli.service.batches) == 2, "asked twice, it is retried once"
+    refused = cli("experiment", "retry", good, "--json")
+    assert (refused.code, refused.json["error"]["code"]) == (1, "nothing_failed")
+
+
+def test_a_batch_asks_for_failures_again(cli: Cli, ideas: str) -> None:
+    options = cli("batch", "submit", ideas, *SUBMIT, "--again", "--json").json["detail"]["options"]
+    assert options["again"] is True
+
+
+# -- measurement --------------------------------------------------------------------------------
+
+
+def test_the_verbs_of_a_measurement(cli: Cli) -> None:
+    failure = {"stage": "train", "code": "crashed", "message": "ValueError: \x1b[31mno"}
+    attempt = {
+        "id": "att_1", "number": 0, "worker": "wrk_1", "state": "failed", "failure": failure,
+        "conditions": {"assay": "1.2", "sandbox": "bubblewrap"},
+        "created_at": "2026-01-02T03:04:05Z", "started_at": "2026-01-02T03:04:06Z",
+        "finished_at": "2026-01-02T03:04:16Z",
+    }  # fmt: skip
+    cli.service.measurements = [
+        {
+            "id": "mea_1", "kind": "score", "codebase": "c" * 64, "environment": "fake@abc",
+            "profile": "tiny", "hardware_class": "cpu-fake", "seed": 7, "replicate": 0,
+            "state": "failed", "failure": failure, "metric": None, "metrics": {},
+            "provenance": {}, "attempts": [attempt], "created_at": "2026-01-02T03:04:05Z",
+            "finished_at": "2026-01-02T03:04:16Z",
+        }
+    ]  # fmt: skip
+    shown = cli("measurement", "show", "mea_1")
+    assert shown.code == 0, shown.err
+    told = " ".join(shown.out.split())
+    assert "failed, seed 7" in told
+    assert "c" * 64 in told
+    assert "failed at train (crashed): ValueError: no" in told
+    assert "assay 1.2, sandbox bubblewrap" in told
+    for cell in ("wrk_1", "2026-01-02 03:04:06", "10 s"):
+        assert cell in told
+    assert "assay measurement logs mea_1" in shown.err
+    assert cli("measurement", "show", "mea_1", "--json").json["data"]["seed"] == 7
+    assert "crashed" in cli("measurement", "list").out
+    assert cli("measurement", "logs", "mea_1").out.endswith("step 29\nValueError: no")
+    assert not cli("measurement", "retry", "mea_1", "--dry-run", "--json").json["applied"]
+    retried = cli("measurement", "retry", "mea_1")
+    assert "mea_1: queued as mea_1_again" in retried.out
+    assert "assay measurement show mea_1_again" in retried.err
+    refused = cli("measurement", "retry", "mea_1_again", "--json")
+    assert (refused.code, refused.json["error"]["code"]) == (1, "nothing_failed")
 
 
 # -- search -------------------------------------------------------------------------------------

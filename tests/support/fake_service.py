@@ -183,6 +183,7 @@ class FakeService:
             ("GET", f"/v1/experiments/{id_}/curves", self._curves),
             ("GET", f"/v1/experiments/{id_}/result", self._result),
             ("POST", f"/v1/experiments/{id_}/cancel", lambda r, e: ok(self._experiment(e))),
+            ("POST", f"/v1/experiments/{id_}/retry", self._retry_experiment),
             ("GET", "/v1/environments", lambda r: page([self.environment()], r)),
             ("GET", "/v1/environments/([^/]+)", self._get_environment),
             ("GET", "/v1/environments/[^/]+/codebase",
@@ -193,6 +194,8 @@ class FakeService:
             ("POST", "/v1/environments/[^/]+/fit", lambda r: ok(self._fit(1), 201)),
             ("GET", f"/v1/measurements/{id_}/logs", self._measurement_log),
             ("GET", "/v1/measurements", lambda r: page(self.measurements, r)),
+            ("GET", f"/v1/measurements/{id_}", lambda r, m: ok(self._known_measurement(m))),
+            ("POST", f"/v1/measurements/{id_}/retry", self._retry_measurement),
             ("GET", "/v1/workers", lambda r: page(self._workers(), r)),
             ("GET", "/v1/workers/(here|wrk_1)", lambda r, w: ok(WORKER | self.worker)),
             ("POST", "/v1/workers/(here|wrk_1)/(cordon|uncordon|remove)", self._change_worker),
@@ -378,6 +381,35 @@ class FakeService:
                 if experiment["id"] == id_:
                     return experiment
         raise Refused(404, "not_found", f"no experiment {id_}")
+
+    def _retry_experiment(self, request: httpx2.Request, id_: str) -> httpx2.Response:
+        """A retry is a batch of one; the outcome depends on the text, so it fails again."""
+        failed = self._experiment(id_)
+        if failed["state"] != "failed":
+            raise Refused(409, "nothing_failed", f"{id_} succeeded; only failures are retried")
+        if "retry" in failed:
+            return ok(self._experiment(failed["retry"]))
+        asked = BatchRequest(
+            environment="fake", profile="tiny", ideas=[IdeaRequest(text=failed["idea"]["text"])]
+        )
+        (made,) = self.experiments[self._store_batch(asked)]
+        made["idea"]["retries"], failed["retry"] = id_, made["id"]
+        failed["retried_as"] = [made["id"]]
+        return ok(made, 202)
+
+    def _known_measurement(self, id_: str) -> dict[str, Any]:
+        for found in self.measurements:
+            if found["id"] == id_:
+                return found
+        raise Refused(404, "not_found", f"no measurement {id_}")
+
+    def _retry_measurement(self, request: httpx2.Request, id_: str) -> httpx2.Response:
+        failed = self._known_measurement(id_)
+        if failed["state"] != "failed":
+            raise Refused(409, "nothing_failed", f"{id_} succeeded; only failures are retried")
+        again = {"id": f"{id_}_again", "replicate": failed["replicate"] + 1, "state": "queued"}
+        self.measurements.append(failed | again | {"failure": None, "attempts": []})
+        return ok(self.measurements[-1], 202)
 
     def _list_experiments(self, request: httpx2.Request) -> httpx2.Response:
         batch = request.url.params.get("batch")

@@ -33,7 +33,7 @@ from services.implementer.dependencies import (
     PageRequest,
 )
 from services.implementer.paging import after, page_of
-from services.implementer.streams import event_page, event_stream, wants_stream
+from services.implementer.streams import event_page, event_stream, of_batch, wants_stream
 from services.implementer.views.batches import batch_body, call_body
 
 router = APIRouter(tags=["batches"])
@@ -222,7 +222,7 @@ async def events(
     start = max(after_id, last_event_id or 0)
     found = await run_in_threadpool(_event_page, context, batch_id, owner, start, page)
     if wants_stream(request):
-        return await event_stream(request, context, owner, batch_id, start)
+        return await event_stream(request, context, owner, of_batch(batch_id), start)
     return found
 
 

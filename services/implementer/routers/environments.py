@@ -101,9 +101,7 @@ def measure_baseline(
             request.profile,
             hardware_class,
             sorted(set(request.seeds or range(baselines.seeds_wanted(profile)))),
-            Terms(
-                owner, context.db.now(session), needs_isolation=False, again=request.again
-            ),
+            Terms(owner, context.db.now(session), needs_isolation=False, again=request.again),
         )
         return _body(session, environment, request.profile, hardware_class)
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Path, Response
+from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 
-from assay.contracts.base import Page
-from assay.contracts.batch import BatchBody, BatchOptions
+from assay.contracts.base import MAX_INTEGER, Page
+from assay.contracts.batch import BatchBody, BatchOptions, EventBody
 from assay.contracts.search import (
     MAX_EPOCH_BYTES,
     EpochBody,
     EpochRequest,
+    PauseRequest,
     SearchBody,
     SearchRequest,
     bytes_of,
@@ -35,8 +37,15 @@ from services.implementer.dependencies import (
     KeyDep,
     OwnerDep,
     PageDep,
+    PageRequest,
 )
 from services.implementer.paging import after, page_of, page_within, position_of
+from services.implementer.streams import (
+    event_stream,
+    of_search,
+    search_event_page,
+    wants_stream,
+)
 from services.implementer.views.batches import batch_body
 from services.implementer.views.measurements import epoch_body, search_bodies, search_body
 
@@ -109,6 +118,70 @@ def cancel(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> SearchBod
 def finish(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> SearchBody:
     """Say that no further epoch will come. Repeating it changes nothing."""
     return _end(search_id, context, owner, SearchState.FINISHED)
+
+
+@router.post("/searches/{search_id}/epochs/{number}/pause")
+def pause(
+    search_id: IdPath,
+    number: Number,
+    request: PauseRequest,
+    context: ContextDep,
+    owner: OwnerDep,
+) -> SearchBody:
+    """Say that the loop stops after this epoch. Repeating it changes nothing."""
+    with context.write() as session:
+        owned_search(session, search_id, owner)
+        searches.pause(context.db, session, search_id, number, request)
+    return read(search_id, context, owner)
+
+
+@router.post("/searches/{search_id}/resume")
+def resume(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> SearchBody:
+    """Say that the loop goes on after a pause. Repeating it changes nothing."""
+    with context.write() as session:
+        owned_search(session, search_id, owner)
+        searches.resume(context.db, session, search_id)
+    return read(search_id, context, owner)
+
+
+@router.get(
+    "/searches/{search_id}/events",
+    response_model=Page[EventBody],
+    responses={
+        200: {"content": {"text/event-stream": {}}},
+        204: {"description": "A stream that was followed to its end: do not come back."},
+    },
+)
+async def events(
+    search_id: IdPath,
+    request: Request,
+    context: ContextDep,
+    owner: OwnerDep,
+    page: PageDep,
+    after_id: Annotated[int, Query(alias="after", ge=0, le=MAX_INTEGER)] = 0,
+    last_event_id: Annotated[int | None, Header(ge=0, le=MAX_INTEGER)] = None,
+) -> Any:
+    """Pauses and the end of a search: a page of JSON, or a stream, as of a batch's events.
+
+    What changes in an epoch is among the events of its batch.
+    """
+    start = max(after_id, last_event_id or 0)
+    found = await run_in_threadpool(_event_page, context, search_id, owner, start, page)
+    if wants_stream(request):
+        return await event_stream(request, context, owner, of_search(search_id), start)
+    return found
+
+
+def _event_page(
+    context: Context, search_id: str, owner: str, start: int, page: PageRequest
+) -> Page[EventBody]:
+    filters = {"search": search_id}
+    last = after(page, filters)
+    start = max(start, last if isinstance(last, int) else 0)
+    with context.db.read() as session:
+        owned_search(session, search_id, owner)
+        found = search_event_page(session, search_id, start, page.limit + 1)
+    return page_of(found, page, filters, lambda e: e.id, lambda e: e)
 
 
 def _end(search_id: str, context: ContextDep, owner: str, state: SearchState) -> SearchBody:

@@ -243,6 +243,13 @@ def best(session: Session, batch_ids: list[str], spec: MetricSpec) -> BestSummar
     return winner
 
 
+def search_event_body(row: schema.SearchEvent) -> EventBody:
+    """An event of a search."""
+    return EventBody(
+        id=row.id, type=row.type, search=row.search_id, data=row.data, created_at=row.created_at
+    )
+
+
 def event_body(row: schema.Event, search: str | None) -> EventBody:
     """An event of a batch, which may be an epoch of a search."""
     return EventBody(

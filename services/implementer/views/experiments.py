@@ -152,7 +152,7 @@ def _retried_as(session: Session, ids: Sequence[str]) -> dict[str, list[str]]:
         .where(schema.Idea.retries.in_(ids))
         .order_by(schema.Experiment.id)
     ):
-        found[retried].append(experiment)
+        found[retried or ""].append(experiment)
     return found
 
 

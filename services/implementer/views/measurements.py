@@ -16,7 +16,7 @@ from assay.contracts.batch import (
     MeasurementBody,
     SampleBody,
 )
-from assay.contracts.search import BestOfEpoch, EpochBody, SearchBody
+from assay.contracts.search import BestOfEpoch, EpochBody, PauseBody, SearchBody
 from assay.contracts.worker import Device, WorkerBody
 from assay.domain.metrics import Direction, is_better
 from assay.domain.rounding import shown_metrics, shown_provenance
@@ -180,8 +180,12 @@ def search_bodies(
     context: Context, session: Session, rows: Sequence[schema.Search]
 ) -> list[SearchBody]:
     """Searches, each with the best metric so far per finished epoch."""
-    finished = searches.finished_epochs(session, [row.id for row in rows])
-    return [_search_body(context, session, row, finished.get(row.id, [])) for row in rows]
+    ids = [row.id for row in rows]
+    finished, pauses = searches.finished_epochs(session, ids), searches.pauses(session, ids)
+    return [
+        _search_body(context, session, row, finished.get(row.id, []), pauses.get(row.id, []))
+        for row in rows
+    ]
 
 
 def search_body(context: Context, session: Session, row: schema.Search) -> SearchBody:
@@ -194,6 +198,7 @@ def _search_body(
     session: Session,
     row: schema.Search,
     finished: Sequence[searches.FinishedEpoch],
+    pauses: Sequence[searches.Pause],
 ) -> SearchBody:
     direction = environments.manifest(session, row.environment_id).metric.direction
     return SearchBody(
@@ -213,6 +218,12 @@ def _search_body(
         state=row.state,
         epochs_finished=len(finished),
         best=_best_by_epoch(context, session, finished, direction),
+        pauses=[
+            PauseBody.model_validate(
+                {**pause.data, "paused_at": pause.paused_at, "resumed_at": pause.resumed_at}
+            )
+            for pause in pauses
+        ],
         metadata=row.labels,
         created_at=row.created_at,
         finished_at=row.finished_at,

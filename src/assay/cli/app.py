@@ -16,6 +16,7 @@ from assay.cli import (
     doctor,
     env,
     experiment,
+    measurement,
     patch,
     report,
     search,
@@ -69,7 +70,7 @@ def build_app(
         help="Turn research ideas into measured results.",
     )
     app.callback()(_root_with(sleep))
-    for noun in (env, patch, batch, experiment, search, report, worker):
+    for noun in (env, patch, batch, experiment, measurement, search, report, worker):
         app.add_typer(noun.app)
     app.command("doctor")(doctor.doctor)
     app.command("demo")(demo.demo)

@@ -59,6 +59,7 @@ def submit(
     max_gpu_hours: opt.MaxGpuHours = None,
     priority: opt.Priority = 0,
     allow_unisolated: opt.AllowUnisolated = False,
+    again: opt.Again = False,
     idempotency_key: opt.IdempotencyKey = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the results.")] = False,
     timeout: opt.Timeout = None,
@@ -82,6 +83,7 @@ def submit(
         max_gpu_hours=max_gpu_hours,
         priority=priority,
         allow_unisolated=allow_unisolated,
+        again=again,
     )
     request = _request(file, env, profile, executor, hardware_class, options)
     out = root(context).output(as_json)

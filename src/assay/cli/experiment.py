@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import codecs
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from assay.cli import options as opt
 from assay.cli.batch import take
 from assay.cli.command import FAILED, AsJson, DryRun, Yes, cancel_one, command, full_id, root
-from assay.domain.errors import InvalidInput
 from assay.domain.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from assay.cli.output import Output
-    from assay.client import Client
-    from assay.client.experiments import Stream
     from assay.contracts.batch import ExperimentBody, RepairBody
-
-FOLLOW_SECONDS = 1.0
-_STREAMS: Final[dict[str, Stream]] = {"train": "train", "score": "score"}
 
 app = typer.Typer(name="experiment", no_args_is_help=True, help="Ideas put to the test.")
 
@@ -85,7 +77,7 @@ def diff(context: typer.Context, experiment: Experiment, as_json: AsJson = False
 def logs(
     context: typer.Context,
     experiment: Experiment,
-    stream: Annotated[str, typer.Option(help="train or score.")] = "train",
+    stream: opt.Stream = "train",
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the experiment ends.")
     ] = False,
@@ -93,45 +85,14 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Print the log.  Example: assay experiment logs exp_01k8… --follow"""
-    import time
+    from assay.cli.log_printer import LogPrinter, stream_named
 
     out = root(context).output(as_json)
-    if stream not in ("train", "score"):
-        raise InvalidInput(f"--stream: {stream!r} is neither train nor score")
+    chosen = stream_named(stream)
     with root(context).client() as client:
         id_ = full_id(experiment, client.experiments.list())
-        printer = _LogPrinter(client, id_, stream, offset, out)
-        while True:
-            ended = not follow or client.experiments.get(id_).is_terminal
-            printer.print_what_is_there()
-            if ended:
-                return
-            time.sleep(FOLLOW_SECONDS)
-
-
-class _LogPrinter:
-    """Prints a log in pieces, which may end inside a character."""
-
-    def __init__(
-        self, client: Client, experiment: str, stream: str, offset: int, out: Output
-    ) -> None:
-        self._read = partial(client.experiments.logs, experiment, stream=_STREAMS[stream])
-        self._stream = stream
-        self._offset = offset
-        self._out = out
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def print_what_is_there(self) -> None:
-        """Everything up to the present end."""
-        from assay.analysis.text import clean
-
-        while (piece := self._read(offset=self._offset)).next_offset > self._offset:
-            self._offset = piece.next_offset
-            text = self._decoder.decode(piece.data)
-            if self._out.as_json:
-                self._out.data({"stream": self._stream, "text": text, "next_offset": self._offset})
-            else:
-                typer.echo(clean(text), nl=False)
+        printer = LogPrinter(partial(client.experiments.logs, id_), chosen, offset, out)
+        printer.follow(lambda: not follow or client.experiments.get(id_).is_terminal)
 
 
 @app.command()
@@ -242,6 +203,39 @@ def confirm(
 
 @app.command()
 @command
+def retry(
+    context: typer.Context,
+    experiments: Annotated[
+        list[str], typer.Argument(help="Failed experiments, by id.", metavar="EXPERIMENT...")
+    ],
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the results.")] = False,
+    timeout: opt.Timeout = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure failed experiments again.  Example: assay experiment retry exp_01k8… --wait"""
+    from assay.cli.retrying import retry_experiments, wait_for_retries
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        known = client.experiments.list
+        ids = list(dict.fromkeys(full_id(given, known()) for given in experiments))
+        if dry_run:
+            failed = [client.experiments.get(id_) for id_ in ids]
+            out.changed("", f"would retry {', '.join(ids)}", detail=failed, dry_run=True)
+            return
+        retried = retry_experiments(client, out, ids)
+        if wait:
+            retried = wait_for_retries(client, out, retried, timeout)
+    lines = [f"{of}: {body.state} as {body.id}" for of, body in zip(ids, retried, strict=True)]
+    out.changed(" ".join(ids), "\n".join(lines), detail=retried)
+    if not wait:
+        for batch in dict.fromkeys(body.batch for body in retried):
+            out.say(f"Follow it with: assay batch watch {batch}")
+
+
+@app.command()
+@command
 def cancel(
     context: typer.Context,
     experiment: Experiment,
@@ -288,6 +282,12 @@ def _describe(body: ExperimentBody) -> str:
         lines.append(f"failed at {failure.stage} ({failure.code}): {clean(failure.message)}")
     if body.shared_with:
         lines.append(f"shares its measurements with {', '.join(body.shared_with)}")
+    if body.idea.retries:
+        lines.append(f"measures {body.idea.retries} again, which failed")
+    if body.retried_as:
+        lines.append(f"retried as {', '.join(body.retried_as)}")
+    if body.measurements:
+        lines.append(f"measured in {', '.join(body.measurements)}")
     lines += map(_repair, body.repairs)
     if body.smokes:
         lines.append(f"tried before it was measured: {', '.join(body.smokes)}")

@@ -55,6 +55,11 @@ Priority = Annotated[int, typer.Option(help="Higher goes first.")]
 AllowUnisolated = Annotated[
     bool, typer.Option("--allow-unisolated", help="Also use workers without a sandbox.")
 ]
+Again = Annotated[
+    bool,
+    typer.Option("--again", help="Measure codebases again that failed in earlier batches."),
+]
+Stream = Annotated[str, typer.Option(help="train or score.")]
 IdempotencyKey = Annotated[
     str | None, typer.Option(help="Submitting again with the same key changes nothing.")
 ]

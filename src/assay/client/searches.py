@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from assay.client.resource import Group, segment
-from assay.contracts.batch import BatchBody, BatchOptions, IdeaRequest
-from assay.contracts.search import EpochBody, EpochRequest, SearchBody, SearchRequest
+from assay.contracts.batch import BatchBody, BatchOptions, EventBody, IdeaRequest
+from assay.contracts.search import (
+    EpochBody,
+    EpochRequest,
+    PauseRequest,
+    SearchBody,
+    SearchRequest,
+)
 
 
 class Searches(Group):
@@ -31,11 +37,25 @@ class Searches(Group):
 
     def cancel(self, search: str) -> SearchBody:
         """Cancel a search and its unfinished batches."""
-        return self._close(search, "cancel")
+        return self._change(search, "cancel")
 
     def finish(self, search: str) -> SearchBody:
         """Declare that no further epoch will come."""
-        return self._close(search, "finish")
+        return self._change(search, "finish")
+
+    def pause(self, search: str, number: int, request: PauseRequest) -> SearchBody:
+        """Say that the loop stops after an epoch; repeating it changes nothing."""
+        path = f"{self.path}/{segment(search)}/epochs/{number}/pause"
+        response = self._http.request("POST", path, body=request)
+        return SearchBody.model_validate_json(response.content)
+
+    def resume(self, search: str) -> SearchBody:
+        """Say that the loop goes on after a pause."""
+        return self._change(search, "resume")
+
+    def events(self, search: str) -> Iterator[EventBody]:
+        """Pauses and the end of a search, oldest first. Changes of an epoch are its batch's."""
+        return self._walk(EventBody, f"{self.path}/{segment(search)}/events", {})
 
     def epochs(self, search: str) -> Iterator[EpochBody]:
         """The stored epochs, from 0, page by page as they are asked for."""
@@ -63,6 +83,6 @@ class Searches(Group):
         )
         return BatchBody.model_validate_json(response.content)
 
-    def _close(self, search: str, verb: str) -> SearchBody:
+    def _change(self, search: str, verb: str) -> SearchBody:
         response = self._http.request("POST", f"{self.path}/{segment(search)}/{verb}")
         return SearchBody.model_validate_json(response.content)

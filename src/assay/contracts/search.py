@@ -12,6 +12,7 @@ from assay.contracts.base import (
     Integer,
     Items,
     JsonObject,
+    Message,
     Metadata,
     Name,
     Request,
@@ -62,6 +63,27 @@ def bytes_of(ideas: Iterable[IdeaRequest]) -> int:
     return sum(len(idea.model_dump_json().encode()) for idea in ideas)
 
 
+class PauseRequest(Request):
+    """Why the loop that drives a search stops after an epoch."""
+
+    code: ShortName = Field(description="The code with which most of its ideas failed.")
+    failed: Integer = Field(ge=1, le=MAX_IDEAS, description="Ideas that failed with it.")
+    total: Integer = Field(ge=1, le=MAX_IDEAS, description="Ideas of the epoch that ended.")
+    message: Message = Field(description="What to look at, and what to do.")
+
+
+class PauseBody(Resource):
+    """A stop of the loop after an epoch that one code ended for the most part."""
+
+    epoch: int
+    code: str
+    failed: int
+    total: int
+    message: str
+    paused_at: datetime
+    resumed_at: datetime | None = Field(description="Null while the search is paused.")
+
+
 class EpochBody(Resource):
     """One round of a search."""
 
@@ -94,6 +116,9 @@ class SearchBody(Resource):
     state: str = Field(description="running, finished or cancelled.")
     epochs_finished: int
     best: list[BestOfEpoch] = Field(description="Best metric so far, per finished epoch.")
+    pauses: list[PauseBody] = Field(
+        [], description="Where its loop stopped because one code ended most of an epoch."
+    )
     metadata: dict[str, str]
     created_at: datetime
     finished_at: datetime | None

@@ -134,9 +134,7 @@ def request(
     asked is linked to it.
     """
     latest = session.scalars(
-        _latest(identity)
-        .with_for_update(key_share=True)
-        .execution_options(populate_existing=True)
+        _latest(identity).with_for_update(key_share=True).execution_options(populate_existing=True)
     ).one_or_none()
     if latest is not None and counts(session, latest, terms):
         if terms.needs_isolation and not latest.needs_isolation:
@@ -183,7 +181,7 @@ def counts(session: Session, row: schema.Measurement, terms: Terms) -> bool:
     return shared and not conditions.have_changed(session, row)
 
 
-def _latest(identity: Identity) -> Select[tuple[schema.Measurement]]:
+def _latest(identity: Identity) -> Select[schema.Measurement]:
     table = schema.Measurement
     return select(table).where(*_same(identity)).order_by(table.replicate.desc()).limit(1)
 

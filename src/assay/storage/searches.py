@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
-from assay.contracts.search import EpochRequest, SearchRequest
+from assay.contracts.search import EpochRequest, PauseRequest, SearchRequest
 from assay.domain.errors import Conflict, InvalidInput, NotFound
 from assay.domain.ids import new_id
 from assay.domain.states import EpochState, SearchState
@@ -19,6 +20,10 @@ from assay.storage import batches, schema
 from assay.storage.batches import Similar
 from assay.storage.database import Database
 from assay.storage.rows import changed
+
+#: Types of a search's events.
+PAUSED, RESUMED = "search.paused", "search.resumed"
+ENDED = tuple(f"search.{s.value}" for s in (SearchState.FINISHED, SearchState.CANCELLED))
 
 
 def create(
@@ -62,12 +67,14 @@ def end(db: Database, session: Session, search_id: str, state: SearchState) -> N
     Cancelling also cancels the batches of its epochs.
     """
     _locked(session, search_id)
-    changed(
+    ended = changed(
         session,
         update(schema.Search)
         .where(schema.Search.id == search_id, schema.Search.state == SearchState.RUNNING.value)
         .values(state=state.value, finished_at=db.now(session)),
     )
+    if ended:
+        _tell(db, session, search_id, f"search.{state.value}", {})
     if state is SearchState.CANCELLED:
         for batch_id in session.scalars(
             select(schema.Batch.id).where(
@@ -75,6 +82,91 @@ def end(db: Database, session: Session, search_id: str, state: SearchState) -> N
             )
         ).all():
             batches.cancel(db, session, batch_id)
+
+
+def pause(
+    db: Database, session: Session, search_id: str, epoch: int, request: PauseRequest
+) -> None:
+    """Store that the loop stopped after an epoch; once per epoch, whoever asks.
+
+    Raises:
+        Conflict: the search has ended, or the epoch is not finished.
+    """
+    search = _locked(session, search_id)
+    if any(found.epoch == epoch for found in pauses(session, [search_id])[search_id]):
+        return
+    if search.state != SearchState.RUNNING.value:
+        raise Conflict(f"the search is {search.state}; start a new one", code="search_ended")
+    numbers = {finished.number for finished in finished_epochs(session, [search_id])[search_id]}
+    if epoch not in numbers:
+        raise Conflict(f"epoch {epoch} of {search_id} is not finished", code="epoch_not_finished")
+    _tell(db, session, search_id, PAUSED, {"epoch": epoch, **request.model_dump(mode="json")})
+
+
+def resume(db: Database, session: Session, search_id: str) -> None:
+    """Store that the loop goes on; nothing changes if it is not paused."""
+    _locked(session, search_id)
+    found = pauses(session, [search_id])[search_id]
+    if found and found[-1].resumed_at is None:
+        _tell(db, session, search_id, RESUMED, {"epoch": found[-1].epoch})
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A stop of the loop after an epoch, and what the loop said about it."""
+
+    epoch: int
+    data: Mapping[str, Any]
+    paused_at: datetime
+    resumed_at: datetime | None = None
+
+
+def pauses(session: Session, search_ids: Sequence[str]) -> Mapping[str, list[Pause]]:
+    """For each search, its pauses in order."""
+    table = schema.SearchEvent
+    rows = session.scalars(
+        select(table)
+        .where(table.search_id.in_(search_ids), table.type.in_([PAUSED, RESUMED]))
+        .order_by(table.id)
+    )
+    found: dict[str, list[Pause]] = defaultdict(list)
+    for row in rows:
+        of = found[row.search_id]
+        if row.type == PAUSED:
+            of.append(Pause(row.data["epoch"], row.data, row.created_at))
+        else:
+            of[-1] = replace(of[-1], resumed_at=row.created_at)
+    return found
+
+
+def events(
+    session: Session, search_id: str, after: int, limit: int
+) -> Sequence[schema.SearchEvent]:
+    """Events of a search after the id `after`, oldest first."""
+    table = schema.SearchEvent
+    return session.scalars(
+        select(table)
+        .where(table.search_id == search_id, table.id > after)
+        .order_by(table.id)
+        .limit(limit)
+    ).all()
+
+
+def has_told_the_end(session: Session, search_id: str, last: int) -> bool:
+    """Whether a reader who has seen the events up to the id `last` has seen the end."""
+    table = schema.SearchEvent
+    query = select(table.id).where(
+        table.search_id == search_id, table.id <= last, table.type.in_(ENDED)
+    )
+    return session.scalars(query.limit(1)).first() is not None
+
+
+def _tell(db: Database, session: Session, search_id: str, kind: str, data: dict[str, Any]) -> None:
+    """Write an event. The search's row is locked, so ids increase in commit order."""
+    session.add(
+        schema.SearchEvent(search_id=search_id, type=kind, data=data, created_at=db.now(session))
+    )
+    session.flush()
 
 
 def put_epoch(
