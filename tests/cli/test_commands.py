@@ -324,6 +324,26 @@ def test_a_search_is_started_driven_and_shown(cli: Cli) -> None:
     assert [e["number"] for e in shown["epochs"]] == [0, 1]
 
 
+def test_a_search_that_fails_alike_pauses_with_3_and_is_resumed(cli: Cli) -> None:
+    cli.service.outcome = lambda _: {"stage": "train", "code": "crashed", "message": "no"}
+    start = ("search", "start", "fake", "--profile", "tiny", "--epochs", "2", "--batch-size", "4")
+    answer = cli(*start)
+    (id_,) = cli.service.searches
+    assert answer.code == 3
+    assert "4 of 4 ideas of epoch 0 failed with `crashed`" in answer.err
+    assert f"assay search resume {id_}" in answer.err
+    assert "paused: 4 of 4 ideas" in " ".join(cli("search", "show", id_).out.split())
+    assert cli("search", "show", id_, "--json").json["data"]["search"]["pauses"][0]["epoch"] == 0
+    resumed = cli("search", "resume", id_)
+    assert resumed.code == 0, resumed.err
+    told = " ".join(resumed.out.split())
+    assert "paused after epoch 0 (4 of 4 ideas failed with crashed), then resumed" in told
+    assert cli(*start, "--json").json["error"]["code"] == "search_paused"
+    assert cli(*start, "--no-pause").code == 0
+    last = list(cli.service.searches)[-2]
+    assert cli("search", "resume", last, "--no-pause").code == 0
+
+
 def test_an_interrupted_search_is_resumed(cli: Cli) -> None:
     cli.service.faults.append(Fault("PUT", ".*/epochs/1", 400, code="bad"))
     started = cli("search", "start", "fake", "--profile", "tiny", "--epochs", "2",

@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
-from assay.contracts.search import EpochRequest, SearchRequest
+from assay.contracts.search import EpochRequest, PauseRequest, SearchRequest
 from assay.contracts.worker import CordonRequest
 from assay.domain.hashing import derive_seed
 from assay.domain.metrics import Direction, RewardKind, reward
@@ -203,6 +203,8 @@ class FakeService:
             ("GET", "/v1/searches", lambda r: page(self.searches.values(), r)),
             ("GET", f"/v1/searches/{id_}", lambda r, s: ok(self._search(s))),
             ("POST", f"/v1/searches/{id_}/(cancel|finish)", self._close_search),
+            ("POST", f"/v1/searches/{id_}/epochs/(\\d+)/pause", self._pause_search),
+            ("POST", f"/v1/searches/{id_}/resume", self._resume_search),
             ("GET", f"/v1/searches/{id_}/epochs", lambda r, s: page(self.epochs[s], r)),
             ("PUT", f"/v1/searches/{id_}/epochs/(\\d+)", self._put_epoch),
             ("POST", f"/v1/searches/{id_}/epochs/(\\d+)/batch", self._submit_epoch),
@@ -519,7 +521,7 @@ class FakeService:
         self.searches[id_] = {
             **asked.model_dump(mode="json"), "environment": self.environment_id,
             "id": id_, "owner": "local", "state": "running", "epochs_finished": 0, "best": [],
-            "created_at": NOW, "finished_at": None,
+            "pauses": [], "created_at": NOW, "finished_at": None,
         }  # fmt: skip
         return ok(self.searches[id_], 201)
 
@@ -545,6 +547,18 @@ class FakeService:
         self._search(id_)
         state = {"cancel": "cancelled", "finish": "finished"}[verb]
         self.searches[id_].update(state=state, finished_at=NOW)
+        return ok(self._search(id_))
+
+    def _pause_search(self, request: httpx2.Request, id_: str, number: str) -> httpx2.Response:
+        asked = PauseRequest.model_validate_json(request.content).model_dump(mode="json")
+        pauses = self.searches[id_]["pauses"]
+        if int(number) not in [pause["epoch"] for pause in pauses]:
+            pauses.append({"epoch": int(number), **asked, "paused_at": NOW, "resumed_at": None})
+        return ok(self._search(id_))
+
+    def _resume_search(self, request: httpx2.Request, id_: str) -> httpx2.Response:
+        for pause in self.searches[id_]["pauses"]:
+            pause["resumed_at"] = NOW
         return ok(self._search(id_))
 
     def _put_epoch(self, request: httpx2.Request, id_: str, number: str) -> httpx2.Response:

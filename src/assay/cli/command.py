@@ -1,6 +1,6 @@
 """What every command has in common: its context, its errors, its exit codes.
 
-0 done · 1 failed · 2 wrong usage · 124 a `--timeout` passed · 130 interrupted.
+0 done · 1 failed · 2 wrong usage · 3 a search paused · 124 a `--timeout` passed · 130 interrupted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-FAILED, USAGE, TIMED_OUT, INTERRUPTED = 1, 2, 124, 130
+FAILED, USAGE, PAUSED, TIMED_OUT, INTERRUPTED = 1, 2, 3, 124, 130
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check only; change nothing.")]

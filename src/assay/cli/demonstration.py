@@ -239,7 +239,9 @@ class Demonstration:
         # Search wants sound ideas; the first batch has shown how failures look.
         ideator = OfflineIdeator(misfit_share=0.0, crash_share=0.0)
         observer = LineObserver(self._out)
-        self._search = drive(self._client, search.id, ideator, observer, wait=self._follow_epoch)
+        self._search = drive(
+            self._client, search.id, ideator, observer, wait=self._follow_epoch, pause=False
+        )
         if not self._out.as_json:
             self._out.show(best_table(self._search.best, title="Best so far"))
 

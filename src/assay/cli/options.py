@@ -59,6 +59,10 @@ Again = Annotated[
     bool,
     typer.Option("--again", help="Measure codebases again that failed in earlier batches."),
 ]
+NoPause = Annotated[
+    bool,
+    typer.Option("--no-pause", help="Go on even if one code ended most of an epoch."),
+]
 Stream = Annotated[str, typer.Option(help="train or score.")]
 IdempotencyKey = Annotated[
     str | None, typer.Option(help="Submitting again with the same key changes nothing.")

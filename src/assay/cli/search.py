@@ -10,14 +10,25 @@ import typer
 
 from assay.cli import options as opt
 from assay.cli.batch import take
-from assay.cli.command import INTERRUPTED, AsJson, DryRun, Yes, cancel_one, command, full_id, root
+from assay.cli.command import (
+    INTERRUPTED,
+    PAUSED,
+    AsJson,
+    DryRun,
+    Yes,
+    cancel_one,
+    command,
+    full_id,
+    report,
+    root,
+)
 from assay.domain.errors import InvalidInput, Unavailable
 
 if TYPE_CHECKING:
     from assay.cli.output import Output
     from assay.client import Client
     from assay.contracts.batch import BatchOptions
-    from assay.contracts.search import SearchBody, SearchRequest
+    from assay.contracts.search import PauseBody, SearchBody, SearchRequest
     from assay.llm.ideation import Ideator
     from assay.search import SearchConfig
 
@@ -53,6 +64,7 @@ def start(
     max_cost: opt.MaxCost = None,
     max_gpu_hours: opt.MaxGpuHours = None,
     allow_unisolated: opt.AllowUnisolated = False,
+    no_pause: opt.NoPause = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -71,20 +83,22 @@ def start(
         max_gpu_hours=max_gpu_hours,
         allow_unisolated=allow_unisolated,
     )
-    config = _config(strategy, context_chars, options)
+    config = _config(strategy, context_chars, options, pause=not no_pause)
     what = (env, profile, strategy, seed, epochs, batch_size)
     request = _request(*what, ideator, executor, hardware_class, config)
     request.caps.max_gpu_hours = options.max_gpu_hours
     _start(context, request, config, dry_run, yes, as_json)
 
 
-def _config(strategy: str, context_chars: int | None, options: BatchOptions) -> SearchConfig:
+def _config(
+    strategy: str, context_chars: int | None, options: BatchOptions, *, pause: bool
+) -> SearchConfig:
     """Caps are the whole search's, so they leave the options of the single batch."""
     from assay.search import SearchConfig
 
     settings = {} if context_chars is None else {"context_chars": context_chars}
     single = options.model_copy(update={"max_cost_usd": None, "max_gpu_hours": None})
-    return SearchConfig.make(strategy, settings, single, options.max_cost_usd)
+    return SearchConfig.make(strategy, settings, single, options.max_cost_usd, pause=pause)
 
 
 def _request(
@@ -140,12 +154,18 @@ def _start(
 
 @app.command()
 @command
-def resume(context: typer.Context, search: Search, as_json: AsJson = False) -> None:
+def resume(
+    context: typer.Context,
+    search: Search,
+    no_pause: opt.NoPause = False,
+    as_json: AsJson = False,
+) -> None:
     """Go on with a search from wherever it stopped.  Example: assay search resume srch_01k8…"""
     out = root(context).output(as_json)
     with root(context).client() as client:
         body = client.searches.get(full_id(search, client.searches.list()))
-        _drive(client, body.id, open_ideator_named(body.ideator), out)
+        pause = False if no_pause else None
+        _drive(client, body.id, open_ideator_named(body.ideator), out, pause=pause)
 
 
 @app.command()
@@ -245,12 +265,18 @@ def _with_cap(
     return config.model_copy(update={"max_cost_usd": agreed.max_cost_usd}).record()
 
 
-def _drive(client: Client, search: str, ideator: Ideator, out: Output) -> None:
+def _drive(
+    client: Client, search: str, ideator: Ideator, out: Output, *, pause: bool | None = None
+) -> None:
     from assay.cli.searching import LineObserver, follow_batch
-    from assay.search import drive
+    from assay.search import SearchPaused, drive
 
+    wait = partial(follow_batch, out)
     try:
-        body = drive(client, search, ideator, LineObserver(out), wait=partial(follow_batch, out))
+        body = drive(client, search, ideator, LineObserver(out), wait=wait, pause=pause)
+    except SearchPaused as paused:  # its message says how to go on
+        report(paused, out.as_json)
+        raise typer.Exit(PAUSED) from None
     except KeyboardInterrupt:
         out.err.print(f"Stopped here. Go on with: assay search resume {search}")
         raise typer.Exit(INTERRUPTED) from None
@@ -265,6 +291,7 @@ def _show(client: Client, search: SearchBody, out: Output) -> None:
 
     note = worn_note(client.environments.get(search.environment))
     notes = [] if note is None else [note]
+    notes += [_paused(pause) for pause in search.pauses]
     line = (
         f"{search.id}: {search.state}, {search.strategy} on {search.environment}, "
         f"{search.profile}; epoch {search.epochs_finished} of {search.epochs} finished"
@@ -273,3 +300,12 @@ def _show(client: Client, search: SearchBody, out: Output) -> None:
     out.data({"search": search, "epochs": epochs}, line, best_table(search.best), *notes)
     if search.state == "running":
         out.say(f"Go on with: assay search resume {search.id}")
+
+
+def _paused(pause: PauseBody) -> str:
+    from assay.analysis.text import clean
+
+    if pause.resumed_at is None:
+        return f"paused: {clean(pause.message)}"
+    failed = f"{pause.failed} of {pause.total} ideas failed with {clean(pause.code)}"
+    return f"paused after epoch {pause.epoch} ({failed}), then resumed"

@@ -3,6 +3,7 @@
 from assay.search.ask import SearchError
 from assay.search.config import SearchConfig
 from assay.search.loop import Observer, drive
+from assay.search.pausing import SearchPaused
 from assay.search.plan import Ask, Situation
 from assay.search.strategy import Strategy, open_strategy, strategy_names
 from assay.search.trajectories import Trajectory
@@ -12,6 +13,7 @@ __all__ = [
     "Observer",
     "SearchConfig",
     "SearchError",
+    "SearchPaused",
     "Situation",
     "Strategy",
     "Trajectory",

@@ -18,6 +18,7 @@ class SearchConfig(BaseModel):
     """`strategy`: every setting of the strategy with its value. `options`: those of each batch.
 
     `max_cost_usd` is for the whole search: what is left of it becomes the cap of the next batch.
+    `pause`: the loop stops when one code ended most of an epoch.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -25,6 +26,7 @@ class SearchConfig(BaseModel):
     strategy: dict[str, Any] = {}
     options: BatchOptions = BatchOptions()
     max_cost_usd: Dollars | None = None
+    pause: bool = True
 
     @classmethod
     def make(
@@ -33,6 +35,8 @@ class SearchConfig(BaseModel):
         settings: Mapping[str, Any] | None = None,
         options: BatchOptions | None = None,
         max_cost_usd: Decimal | None = None,
+        *,
+        pause: bool = True,
     ) -> SearchConfig:
         """A config with every default written out, so that a later default changes no old search.
 
@@ -41,7 +45,10 @@ class SearchConfig(BaseModel):
         """
         full = open_strategy(strategy, settings).config
         return cls(
-            strategy=dict(full), options=options or BatchOptions(), max_cost_usd=max_cost_usd
+            strategy=dict(full),
+            options=options or BatchOptions(),
+            max_cost_usd=max_cost_usd,
+            pause=pause,
         )
 
     @classmethod

@@ -22,6 +22,7 @@ from assay.llm.ideation import Ideator
 from assay.search.ask import SearchError, Setting, fit_epoch, propose
 from assay.search.config import SearchConfig
 from assay.search.ledger import Ledger
+from assay.search.pausing import SearchPaused, common_failure, pause_request
 from assay.search.plan import Ask, Situation
 from assay.search.strategy import open_strategy
 from assay.search.trajectories import TrajectoryReader
@@ -71,18 +72,22 @@ def drive(
     observer: Observer | None = None,
     *,
     wait: Wait = wait_for,
+    pause: bool | None = None,
 ) -> SearchBody:
     """Drive a search to its last epoch, from wherever its record stands, and return it.
 
-    A search that somebody cancelled is returned as it is. The ideator is closed at the end.
+    A search that somebody cancelled is returned as it is; one that is paused goes on. `pause`:
+    whether it may pause; None: as its record says. The ideator is closed at the end.
 
     Raises:
+        SearchPaused: one code ended most of an epoch; the pause is stored.
         SearchError: the ideator or the baseline failed, or the cap on cost is reached.
         ClientError: the service failed for longer than the client retries.
     """
     with asyncio.Runner() as runner:
         try:
-            return _Loop(client, search, ideator, observer or Observer(), wait, runner).go_on()
+            loop = _Loop(client, search, ideator, observer or Observer(), wait, runner)
+            return loop.go_on(pause=pause)
         finally:
             runner.run(ideator.aclose())
 
@@ -111,9 +116,13 @@ class _Loop:
         self._trajectories = TrajectoryReader(client)
         self._batches: dict[int, BatchBody] = {}
         self._ledger = Ledger(ideator.name)
+        self._may_pause = self._config.pause
 
-    def go_on(self) -> SearchBody:
+    def go_on(self, *, pause: bool | None) -> SearchBody:
         """Every epoch that is not finished, in order."""
+        self._may_pause = self._config.pause if pause is None else pause
+        if any(known.resumed_at is None for known in self._search.pauses):
+            self._search = self._client.searches.resume(self._search.id)
         for number in range(self._search.epochs):
             if self._search.state != SearchState.RUNNING:
                 return self._search
@@ -124,7 +133,10 @@ class _Loop:
 
     def _epoch(self, number: int) -> None:
         self._observer.epoch_started(self._search, number)
-        stored = self._stored(number) or self._store(number)
+        stored = self._stored(number)
+        if stored is None:
+            self._pause_after(number - 1)
+            stored = self._store(number)
         batch = stored.batch or self._submit(number)
         self._observer.submitted(number, batch)
         body = self._client.batches.get(batch)
@@ -133,6 +145,23 @@ class _Loop:
         self._batches[number] = body
         self._search = self._client.searches.get(self._search.id)
         self._observer.epoch_finished(self._search, number)
+
+    def _pause_after(self, number: int) -> None:
+        """Stop before more is asked for, if one code ended most of an epoch. Once per epoch.
+
+        Raises:
+            SearchPaused: it did.
+        """
+        epoch = self._stored(number) if self._may_pause else None
+        if epoch is None or number in {known.epoch for known in self._search.pauses}:
+            return
+        experiments = self._trajectories.experiments(epoch)
+        found = common_failure(experiments, self._search.executor)
+        if found is None:
+            return
+        request = pause_request(self._search.id, number, found)
+        self._search = self._client.searches.pause(self._search.id, number, request)
+        raise SearchPaused(request.message)
 
     def _stored(self, number: int) -> EpochBody | None:
         epochs = self._client.searches.epochs(self._search.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from assay.client import Client, NotFound
 from assay.contracts.batch import ExperimentBody
 from assay.contracts.search import EpochBody
+from assay.domain.blame import is_shown
 from assay.domain.states import ExperimentState
 from assay.llm.ideation import Trajectory
 
@@ -20,27 +21,41 @@ def size_of(trajectory: Trajectory) -> int:
     return len(trajectory.idea_text) + len(trajectory.diff) + len(trajectory.failure) + _FRAME
 
 
+def _is_shown(experiment: ExperimentBody) -> bool:
+    """Whether an experiment says something of its idea."""
+    failure = experiment.failure
+    return failure is None or is_shown(failure.code, retryable=failure.retryable)
+
+
 class TrajectoryReader:
     """Reads the trajectories of finished epochs. They never change, so each is read once."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._known: dict[str, tuple[Trajectory, ...]] = {}
+        self._listed: dict[str, tuple[ExperimentBody, ...]] = {}
 
     def of(self, epoch: EpochBody) -> tuple[Trajectory, ...]:
         """The trajectories of an epoch whose batch is finished, by position.
 
-        A failed idea has reward 0 and says where it failed. Cancelled experiments are left out:
-        nothing was learnt from them.
+        A failed idea has reward 0 and says where it failed. Cancelled experiments are left out,
+        and so are failures that say nothing of the idea: nothing was learnt from them.
         """
         if epoch.batch is None:
             return ()
         if epoch.batch not in self._known:
-            listed = list(self._client.experiments.list(batch=epoch.batch))
-            ended = [e for e in listed if e.state in _ENDED]
-            ended.sort(key=lambda e: e.position)
-            self._known[epoch.batch] = tuple(self._read(epoch.number, e) for e in ended)
+            learnt = [e for e in self.experiments(epoch) if e.state in _ENDED and _is_shown(e)]
+            self._known[epoch.batch] = tuple(self._read(epoch.number, e) for e in learnt)
         return self._known[epoch.batch]
+
+    def experiments(self, epoch: EpochBody) -> tuple[ExperimentBody, ...]:
+        """All experiments of an epoch whose batch is finished, by position."""
+        if epoch.batch is None:
+            return ()
+        if epoch.batch not in self._listed:
+            listed = self._client.experiments.list(batch=epoch.batch)
+            self._listed[epoch.batch] = tuple(sorted(listed, key=lambda e: e.position))
+        return self._listed[epoch.batch]
 
     def _read(self, epoch: int, experiment: ExperimentBody) -> Trajectory:
         failure = experiment.failure

@@ -1,0 +1,78 @@
+"""When a search pauses: one code ended most of an epoch, so the next would probably end the same.
+
+`loop.py` asks before it asks the ideator for more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from assay.contracts.batch import ExperimentBody
+from assay.contracts.search import PauseRequest
+from assay.domain.isolation import is_offline
+from assay.domain.states import ExperimentState, FailureStage
+from assay.search.ask import SearchError
+
+#: Of fewer ideas, more than half may fail alike by chance.
+SMALLEST_EPOCH = 4
+
+
+class SearchPaused(SearchError):
+    """One code ended most of an epoch. `assay search resume` goes on."""
+
+    code = "search_paused"
+
+
+@dataclass(frozen=True)
+class CommonFailure:
+    """The code that ended most of an epoch, how many ideas, and one of them."""
+
+    code: str
+    failed: int
+    total: int
+    example: ExperimentBody
+
+
+def common_failure(experiments: Sequence[ExperimentBody], executor: str) -> CommonFailure | None:
+    """Return the failure that ended more than half of an epoch, if one did.
+
+    Cancelled ideas do not count. Neither do diffs that an offline executor could not make: the
+    offline ideator proposes edits that do not fit on purpose.
+    """
+    ended = [e for e in experiments if e.state != ExperimentState.CANCELLED]
+    failed = [e for e in ended if e.failure is not None and _counts(e, executor)]
+    codes = Counter(e.failure.code for e in failed if e.failure is not None)
+    if len(ended) < SMALLEST_EPOCH or not codes:
+        return None
+    code, times = codes.most_common(1)[0]
+    if 2 * times <= len(ended):
+        return None
+    example = next(e for e in failed if e.failure is not None and e.failure.code == code)
+    return CommonFailure(code, times, len(ended), example)
+
+
+def _counts(experiment: ExperimentBody, executor: str) -> bool:
+    failure = experiment.failure
+    at_implement = failure is not None and failure.stage == FailureStage.IMPLEMENT
+    return not (at_implement and is_offline(executor))
+
+
+def pause_request(search: str, epoch: int, found: CommonFailure) -> PauseRequest:
+    """Return what is stored of a pause, with the message that a person reads."""
+    experiment, measurements = found.example.id, found.example.measurements
+    if measurements:
+        look = (
+            f"Look at one of them with `assay measurement show {measurements[0]}` and `assay "
+            f"measurement logs {measurements[0]}`. If its code is not to blame, remove the cause "
+            f"and measure it again with `assay experiment retry {experiment}`."
+        )
+    else:
+        look = f"Look at one of them with `assay experiment show {experiment}`."
+    message = (
+        f"{found.failed} of {found.total} ideas of epoch {epoch} failed with `{found.code}`, so "
+        f"no more are asked for. {look} The code's meaning and remedy are in "
+        f"docs/errors.md#{found.code}. To go on: assay search resume {search}"
+    )
+    return PauseRequest(code=found.code, failed=found.failed, total=found.total, message=message)
