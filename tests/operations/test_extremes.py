@@ -105,6 +105,7 @@ OPTIONS = {
     "novelty_threshold": 0.5,
     "priority": 0,
     "allow_unisolated": False,
+    "again": False,
 }
 LOG = {"stream": "train", "offset": 0, "data": "eA=="}
 POINT = {"seq": 0, "step": 1.0, "values": {"loss": 1.0}}
@@ -278,6 +279,12 @@ ENDPOINTS = [
         "/v1/searches/{search_id}/epochs/{number}/batch",
         batch.BatchOptions,
         lambda _: OPTIONS,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/searches/{search_id}/epochs/{number}/pause",
+        search.PauseRequest,
+        lambda _: {"code": "crashed", "failed": 1, "total": 1, "message": "m"},
     ),
     Endpoint(
         "POST",
