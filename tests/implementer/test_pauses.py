@@ -62,6 +62,15 @@ def test_events_stream_until_the_search_ends(api: TestClient, search: str) -> No
     assert api.get(path, headers=headers | {"Last-Event-ID": str(last)}).status_code == 204
 
 
+def test_a_search_that_was_cancelled_in_a_pause_does_not_go_on(
+    api: TestClient, search: str
+) -> None:
+    pause(api, search)
+    api.post(f"/v1/searches/{search}/cancel")
+    assert api.post(f"/v1/searches/{search}/resume").json()["pauses"][0]["resumed_at"] is None
+    assert [kind for kind, _ in events(api, search)] == ["search.paused", "search.cancelled"]
+
+
 def test_what_cannot_be_paused(api: TestClient, search: str) -> None:
     put(api, search, 1)
     for number in (1, 2):

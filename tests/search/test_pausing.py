@@ -19,6 +19,20 @@ CRASH = {"stage": "train", "code": "crashed", "message": "ImportError: no numpy"
 HOST = {"stage": "start", "code": "infrastructure", "message": "no room", "retryable": True}
 
 
+class Spy(OfflineIdeator):
+    """Remembers what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[IdeationRequest] = []
+
+    async def propose(
+        self, request: IdeationRequest, *, on_try: OnTry | None = None
+    ) -> list[ProposedIdea]:
+        self.requests.append(request)
+        return await super().propose(request, on_try=on_try)
+
+
 def failing(failure: dict[str, Any]) -> FakeService:
     return FakeService(lambda _: dict(failure))
 
@@ -124,20 +138,25 @@ def experiment(code: str) -> ExperimentBody:
     return body.model_copy(update={"state": "cancelled"}) if code == "cancelled" else body
 
 
+def test_a_retry_that_succeeded_is_what_later_epochs_are_shown() -> None:
+    service = failing(CRASH)
+    search = new_search(service, epochs=2)
+    paused(service, search)
+    service.outcome = lambda _: 2.0
+    failed, *_ = service.experiments[service.epochs[search][0]["batch"]]
+    again = connect(service).experiments.retry(failed["id"])
+    seen = Spy()
+    drive(connect(service), search, seen)
+    (positive,) = {t.id: t for r in seen.requests for t in r.positives}.values()
+    assert (positive.id, positive.epoch, positive.metric) == (again.id, 0, 2.0)
+
+
 @pytest.mark.parametrize(("failure", "is_shown"), [(CRASH, True), (HOST, False)])
 def test_an_ideator_is_not_shown_what_the_host_is_to_blame_for(
     failure: dict[str, Any], is_shown: bool
 ) -> None:
     service = failing(failure)
-    seen: list[IdeationRequest] = []
-
-    class Spy(OfflineIdeator):
-        async def propose(
-            self, request: IdeationRequest, *, on_try: OnTry | None = None
-        ) -> list[ProposedIdea]:
-            seen.append(request)
-            return await super().propose(request, on_try=on_try)
-
-    drive(connect(service), new_search(service, epochs=2), Spy(), pause=False)
-    shown = [t.failure for request in seen for t in request.trajectories]
+    spy = Spy()
+    drive(connect(service), new_search(service, epochs=2), spy, pause=False)
+    shown = [t.failure for request in spy.requests for t in request.trajectories]
     assert bool(shown) is is_shown

@@ -230,7 +230,7 @@ def retry(
     lines = [f"{of}: {body.state} as {body.id}" for of, body in zip(ids, retried, strict=True)]
     out.changed(" ".join(ids), "\n".join(lines), detail=retried)
     if not wait:
-        for batch in dict.fromkeys(body.batch for body in retried):
+        for batch in dict.fromkeys(body.batch for body in retried if not body.is_terminal):
             out.say(f"Follow it with: assay batch watch {batch}")
 
 

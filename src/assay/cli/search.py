@@ -298,7 +298,7 @@ def _show(client: Client, search: SearchBody, out: Output) -> None:
     )
     epochs = list(client.searches.epochs(search.id))
     out.data({"search": search, "epochs": epochs}, line, best_table(search.best), *notes)
-    if search.state == "running":
+    if search.state == "running" and not any(p.resumed_at is None for p in search.pauses):
         out.say(f"Go on with: assay search resume {search.id}")
 
 

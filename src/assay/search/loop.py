@@ -121,8 +121,7 @@ class _Loop:
     def go_on(self, *, pause: bool | None) -> SearchBody:
         """Every epoch that is not finished, in order."""
         self._may_pause = self._config.pause if pause is None else pause
-        if any(known.resumed_at is None for known in self._search.pauses):
-            self._search = self._client.searches.resume(self._search.id)
+        self._resume()
         for number in range(self._search.epochs):
             if self._search.state != SearchState.RUNNING:
                 return self._search
@@ -130,6 +129,12 @@ class _Loop:
         if self._search.state == SearchState.RUNNING:
             self._search = self._client.searches.finish(self._search.id)
         return self._search
+
+    def _resume(self) -> None:
+        """Store that a search that is paused goes on."""
+        is_paused = any(known.resumed_at is None for known in self._search.pauses)
+        if is_paused and self._search.state == SearchState.RUNNING:
+            self._search = self._client.searches.resume(self._search.id)
 
     def _epoch(self, number: int) -> None:
         self._observer.epoch_started(self._search, number)

@@ -62,17 +62,20 @@ def _counts(experiment: ExperimentBody, executor: str) -> bool:
 def pause_request(search: str, epoch: int, found: CommonFailure) -> PauseRequest:
     """Return what is stored of a pause, with the message that a person reads."""
     experiment, measurements = found.example.id, found.example.measurements
-    if measurements:
-        look = (
-            f"Look at one of them with `assay measurement show {measurements[0]}` and `assay "
-            f"measurement logs {measurements[0]}`. If its code is not to blame, remove the cause "
-            f"and measure it again with `assay experiment retry {experiment}`."
-        )
-    else:
-        look = f"Look at one of them with `assay experiment show {experiment}`."
-    message = (
+    lines = [
         f"{found.failed} of {found.total} ideas of epoch {epoch} failed with `{found.code}`, so "
-        f"no more are asked for. {look} The code's meaning and remedy are in "
-        f"docs/errors.md#{found.code}. To go on: assay search resume {search}"
+        "no more are asked for.",
+        f"What it means: docs/errors.md#{found.code}",
+    ]
+    if measurements:
+        lines += [
+            f"Look at one of them: assay measurement logs {measurements[0]}",
+            "Where its code is not to blame, remove the cause and measure it again: "
+            f"assay experiment retry {experiment}",
+        ]
+    else:
+        lines.append(f"Look at one of them: assay experiment show {experiment}")
+    lines.append(f"Go on: assay search resume {search}")
+    return PauseRequest(
+        code=found.code, failed=found.failed, total=found.total, message="\n".join(lines)
     )
-    return PauseRequest(code=found.code, failed=found.failed, total=found.total, message=message)

@@ -38,13 +38,15 @@ class TrajectoryReader:
     def of(self, epoch: EpochBody) -> tuple[Trajectory, ...]:
         """The trajectories of an epoch whose batch is finished, by position.
 
-        A failed idea has reward 0 and says where it failed. Cancelled experiments are left out,
-        and so are failures that say nothing of the idea: nothing was learnt from them.
+        A failed idea has reward 0 and says where it failed; if a retry of it succeeded, that one
+        counts. Cancelled experiments are left out, and so are failures that say nothing of the
+        idea: nothing was learnt from them.
         """
         if epoch.batch is None:
             return ()
         if epoch.batch not in self._known:
-            learnt = [e for e in self.experiments(epoch) if e.state in _ENDED and _is_shown(e)]
+            outcomes = map(self._outcome, self.experiments(epoch))
+            learnt = [e for e in outcomes if e.state in _ENDED and _is_shown(e)]
             self._known[epoch.batch] = tuple(self._read(epoch.number, e) for e in learnt)
         return self._known[epoch.batch]
 
@@ -56,6 +58,14 @@ class TrajectoryReader:
             listed = self._client.experiments.list(batch=epoch.batch)
             self._listed[epoch.batch] = tuple(sorted(listed, key=lambda e: e.position))
         return self._listed[epoch.batch]
+
+    def _outcome(self, experiment: ExperimentBody) -> ExperimentBody:
+        """The experiment, or the retry of it that succeeded, in its place."""
+        for retry in reversed(experiment.retried_as):
+            again = self._client.experiments.get(retry)
+            if again.state == ExperimentState.SUCCEEDED:
+                return again.model_copy(update={"position": experiment.position})
+        return experiment
 
     def _read(self, epoch: int, experiment: ExperimentBody) -> Trajectory:
         failure = experiment.failure

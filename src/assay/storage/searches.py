@@ -104,10 +104,11 @@ def pause(
 
 
 def resume(db: Database, session: Session, search_id: str) -> None:
-    """Store that the loop goes on; nothing changes if it is not paused."""
-    _locked(session, search_id)
+    """Store that the loop goes on; nothing changes if it is not paused, or the search has ended."""
+    search = _locked(session, search_id)
     found = pauses(session, [search_id])[search_id]
-    if found and found[-1].resumed_at is None:
+    is_running = search.state == SearchState.RUNNING.value
+    if is_running and found and found[-1].resumed_at is None:
         _tell(db, session, search_id, RESUMED, {"epoch": found[-1].epoch})
 
 
