@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,25 +12,23 @@ from starlette.testclient import TestClient
 
 from assay.domain.states import AttemptState, Failure, FailureStage
 from assay.environments.catalog import Catalog
-from assay.storage import implementations, schema
+from assay.storage import implementations, retries, schema
 from assay.storage.attempts import Outcome
+from assay.storage.database import Database
 from assay.storage.objects import LocalStore
 from services.implementer.app import create_app
 from services.implementer.context import Context
 from services.implementer.settings import ImplementerSettings
 from tests.storage.lifecycle import CRASH, World
-from tests.support.databases import sqlite_database
 
 CRASHED = Outcome(AttemptState.FAILED, CRASH, started=True)
 CODE = "a = 1\n"
 
 
 @pytest.fixture
-def world(tmp_path: Path, store: LocalStore, catalog: Catalog) -> Iterator[World]:
+def world(db: Database, store: LocalStore, catalog: Catalog) -> World:
     """A database with one worker, which does what a test tells it."""
-    db = sqlite_database(tmp_path / "api.db")
-    yield World.create(db, store, catalog)
-    db.dispose()
+    return World.create(db, store, catalog)
 
 
 @pytest.fixture
@@ -115,6 +113,17 @@ def test_asked_twice_it_is_retried_once(api: TestClient, world: World) -> None:
     assert retry(api, "experiments", first, 200)["id"] == made, "it succeeded: nothing is left"
     with world.db.read() as session:
         assert len(session.scalars(select(schema.Experiment)).all()) == 2
+
+
+def test_asked_at_once_by_several_it_is_retried_once(world: World) -> None:
+    first, _ = failed(world)
+
+    def ask(_: int) -> str:
+        with world.db.write() as session:
+            return retries.experiment(world.db, session, first).id
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(ask, range(8)))) == 1
 
 
 @pytest.mark.parametrize("how", ["failed", "cancelled"])
