@@ -104,7 +104,7 @@ def pause(
 
 
 def resume(db: Database, session: Session, search_id: str) -> None:
-    """Store that the loop goes on; nothing changes if it is not paused, or the search has ended."""
+    """Store that the loop goes on, if the search runs and is paused."""
     search = _locked(session, search_id)
     found = pauses(session, [search_id])[search_id]
     is_running = search.state == SearchState.RUNNING.value
