@@ -155,9 +155,7 @@ class _Call:
             # What is refused at first will be refused to all samples.
             is_final = self.request.revision == 0 or isinstance(error, ReplayMiss)
             is_final = is_final and not isinstance(error, TooLate)
-            rejected = Rejected(
-                code_of(error), str(error), is_final=is_final, retryable=error.retryable
-            )
+            rejected = Rejected(error.code, str(error), is_final=is_final)
             await self._end(Verdict("failed", rejected.code, rejected.message))
             return rejected
         except asyncio.CancelledError:
@@ -235,7 +233,7 @@ class _Call:
         free = is_replay(self.asking.executor)
         end = CallEnd(
             state=event.phase,
-            code=code_of(error) if error else None,
+            code=error.code.value if error else None,
             message=str(error) if error else None,
             input_tokens=usage.input_tokens,
             cached_input_tokens=usage.cached_input_tokens,
@@ -254,9 +252,3 @@ class _Call:
 
 def _answer(completion: Completion) -> Answer:
     return Answer(completion.text, completion.thinking or None, malformed(completion))
-
-
-def code_of(error: ModelError) -> str:
-    """The code of a failed call: the name of its class, in small letters."""
-    name = type(error).__name__
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")

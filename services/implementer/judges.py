@@ -31,8 +31,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from assay.domain.errors import Unavailable
+from assay.domain.failure_codes import FailureCode
 from services.implementer.judge import receive, send
-from services.implementer.judging import TOO_COSTLY, Files, Judgement, Rejected
+from services.implementer.judging import Files, Judgement, Rejected
 from services.implementer.limits import Line, ModelLimits
 
 log = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ class Judges:
         except _Exceeded as exceeded:
             if isinstance(exceeded, _OutOfTime):
                 self._note(batch, is_long=True)
-            return Judgement(None, Rejected(TOO_COSTLY, self._slow.verdict()))
+            return Judgement(None, Rejected(FailureCode.TOO_COSTLY, self._slow.verdict()))
         self._note(batch, is_long=seconds > self._quick.seconds)
         return judgement
 
@@ -323,7 +324,10 @@ class _Child:
             gone = set(reply["gone"])
             kept = {name: text for name, text in question.baseline.items() if name not in gone}
             files = kept | files
-        rejected = Rejected(*reply["rejected"]) if reply["rejected"] else None
+        rejected = None
+        if reply["rejected"] is not None:
+            code, log = reply["rejected"]
+            rejected = Rejected(FailureCode(code), log)
         return Judgement(files, rejected, reply["diff"]), reply["seconds"]
 
     def kill(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from assay.domain.failure_codes import Code, FailureCode
 from assay.patching import PatchRefused, apply_answer, check_codebase, unified_diff
 
 if TYPE_CHECKING:  # a judging process does without them
@@ -19,17 +20,14 @@ Files = dict[str, str]
 AROUND = 6
 #: Of a log, so many characters of its end are shown.
 MAX_LOG = 6_000
-NO_COMPILE = "does_not_compile"
-TOO_COSTLY = "too_costly"
-TRUNCATED, REFUSED, NO_ANSWER = "truncated", "refused", "empty_answer"
 #: What is wrong with an answer that is none, as the model is told.
 MALFORMED = {
-    TRUNCATED: "The answer was cut off at the limit of its length, so that nothing of it was "
-    "used: a diff that is cut off may look whole. Send a shorter edit: fewer words before it, and "
-    "only the lines that change.",
-    REFUSED: "The answer declined to write the change. The idea is an experiment on a small "
-    "training codebase in a sandbox. Send the edit, or the part of it that you can write.",
-    NO_ANSWER: "The answer was empty. Send the plan and the edit.",
+    FailureCode.TRUNCATED: "The answer was cut off at the limit of its length, so that nothing of "
+    "it was used: a diff that is cut off may look whole. Send a shorter edit: fewer words before "
+    "it, and only the lines that change.",
+    FailureCode.REFUSED: "The answer declined to write the change. The idea is an experiment on a "
+    "small training codebase in a sandbox. Send the edit, or the part of it that you can write.",
+    FailureCode.EMPTY_ANSWER: "The answer was empty. Send the plan and the edit.",
 }
 _FRAME = re.compile(r'^[^\S\n]*+(?:[|+][^\S\n]*+)*+File "([^"]+)", line (\d{1,9})', re.MULTILINE)
 _HEADER = "Traceback (most recent call last):"
@@ -52,20 +50,19 @@ class Patched:
 class Rejected:
     """A sample that came to nothing, and why.
 
-    `is_final`: no other sample can do better. `retryable`: the idea itself is not to blame.
+    `is_final`: no other sample can do better.
     """
 
-    code: str
+    code: Code
     message: str
     is_final: bool = False
-    retryable: bool = False
 
 
-def malformed(completion: Completion) -> str | None:
+def malformed(completion: Completion) -> FailureCode | None:
     """The code of what is wrong with an answer before it is read, or None."""
-    if completion.stop in (TRUNCATED, REFUSED):
-        return completion.stop
-    return None if completion.text.strip() else NO_ANSWER
+    if completion.stop in (FailureCode.TRUNCATED, FailureCode.REFUSED):
+        return FailureCode(completion.stop)
+    return None if completion.text.strip() else FailureCode.EMPTY_ANSWER
 
 
 @dataclass(frozen=True)
@@ -109,9 +106,9 @@ def judge(
         files = apply_answer(baseline, answer, protected=protected).files
         check_codebase(files, baseline, protected)
     except PatchRefused as refusal:
-        return Judgement(None, Rejected(refusal.code.value, refusal.log))
+        return Judgement(None, Rejected(FailureCode(refusal.code), refusal.log))
     broken = compile_error(files, baseline) if compiles else None
-    rejected = Rejected(NO_COMPILE, broken) if broken else None
+    rejected = Rejected(FailureCode.DOES_NOT_COMPILE, broken) if broken else None
     return Judgement(files, rejected, unified_diff(baseline, files))
 
 

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field, replace
 
 from sqlalchemy.orm import Session
 
+from assay.domain.failure_codes import Failure, FailureCode, read_code
 from assay.domain.isolation import is_offline
-from assay.domain.states import Failure, FailureStage
+from assay.domain.states import FailureStage
 from assay.environments.catalog import EXAMPLE, RULES
 from assay.llm import Executor, ImplementRequest, recording
 from assay.storage import (
@@ -119,7 +120,7 @@ class Loop:
             return unrepaired(self.work.repair, str(reached))
 
     async def _first(self, stored: Stored) -> Patched | Failure:
-        rejected = Rejected("no_samples", "no sample was asked for")
+        rejected = Rejected(FailureCode.NO_SAMPLES, "no sample was asked for")
         for stage in (*_accepted(stored), *self._stages()):
             outcome = await _first_accepted([self._sample(n, stored) for n in stage])
             if isinstance(outcome, Patched):
@@ -127,9 +128,7 @@ class Loop:
             rejected = outcome
             if rejected.is_final or rejected.code in caps.CAP_CODES:
                 break
-        return Failure(
-            FailureStage.IMPLEMENT, rejected.code, rejected.message, retryable=rejected.retryable
-        )
+        return Failure(FailureStage.IMPLEMENT, rejected.code, rejected.message)
 
     def _stages(self) -> Iterator[range]:
         options = self.work.options
@@ -145,7 +144,7 @@ class Loop:
             start += size
 
     async def _sample(self, sample: int, stored: Stored) -> Patched | Rejected:
-        rejected, previous = Rejected("no_revisions", ""), None
+        rejected, previous = Rejected(FailureCode.NO_REVISIONS, ""), None
         for revision in range(self.work.options.revisions + 1):
             request = self._request(sample, revision, previous, rejected.message)
             try:
@@ -212,12 +211,14 @@ class Loop:
         row = stored.get((request.sample, request.revision))
         if row is not None and row.state == "refused":
             recording.note(self.executor, request, refused=True)
-            return Step(row.answer, Rejected(row.code or "refused", row.patch_log or ""))
+            code = read_code(row.code or FailureCode.REFUSED)
+            return Step(row.answer, Rejected(code, row.patch_log or ""))
         if row is not None and row.state == "failed":
-            code, message = row.code or "model_error", row.patch_log or "the call failed"
+            code = read_code(row.code or FailureCode.MODEL_ERROR)
+            message = row.patch_log or "the call failed"
             return Step(None, Rejected(code, message, is_final=request.revision == 0))
         if row is not None and row.answer is not None:  # also of one whose smoke was interrupted
-            answer: Answer | Rejected = Answer(row.answer or "", code=row.code)
+            answer: Answer | Rejected = Answer(row.answer, code=_malformed(row.code))
         else:
             answer = await self.asking.ask(request, is_repair=repair is not None)
         if isinstance(answer, Rejected):
@@ -288,7 +289,7 @@ class Loop:
         if repair is None or judgement.files is None or judgement.rejected is not None:
             return judgement
         if await asyncio.to_thread(self._has_crashed, judgement.files):
-            rejected = Rejected("unchanged", "the edit is one that crashed")
+            rejected = Rejected(FailureCode.UNCHANGED, "the edit is one that crashed")
             return replace(judgement, rejected=rejected)
         return judgement
 
@@ -330,6 +331,11 @@ def _accepted(stored: Stored) -> Iterator[Sequence[int]]:
         yield found[:1]
 
 
+def _malformed(code: str | None) -> FailureCode | None:
+    """What is wrong with a stored answer before it is read; its verdict is told by `MALFORMED`."""
+    return next((known for known in MALFORMED if known == code), None)
+
+
 def _is_passed(row: schema.Sample | None) -> bool:
     return row is not None and row.state == "applied"
 
@@ -356,7 +362,7 @@ def unrepaired(repair: Repair, why: str) -> Failure:
     """The failure that was to be repaired, with what became of that."""
     failure = Failure.from_dict(repair.failure)
     message = f"{failure.message} (a repair was tried: {why[:300]})"
-    return Failure(failure.stage, failure.code, message, retryable=failure.retryable)
+    return Failure(failure.stage, failure.code, message)
 
 
 def _budget_text(work: Work) -> str:
@@ -410,7 +416,7 @@ def _gpu_cap(context: Context, session: Session, work: Work, codebase: str) -> F
     if work.repair is not None:
         return unrepaired(work.repair, str(found))
     message = f"with this measurement, {found}: raise the cap to go on"
-    return Failure(FailureStage.SCHEDULE, caps.GPU_CAP, message)
+    return Failure(FailureStage.SCHEDULE, FailureCode.GPU_HOURS_CAP, message)
 
 
 def conclude(context: Context, work: Work, outcome: Patched | Failure) -> None:

@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from assay.domain.errors import AssayError, Fenced, Unavailable
-from assay.domain.states import Failure, FailureStage
+from assay.domain.failure_codes import Failure, FailureCode
+from assay.domain.states import FailureStage
 from assay.llm import Executor, recording
 from assay.llm.interface import ModelError
 from assay.storage import calls, implementations
@@ -311,7 +312,7 @@ class ImplementPool:
         if isinstance(error, Unavailable):
             return
         last = MAX_FAULTS if not isinstance(error, ModelError) else 1
-        failure = Failure(FailureStage.IMPLEMENT, "infrastructure", str(error), retryable=True)
+        failure = Failure(FailureStage.IMPLEMENT, FailureCode.INFRASTRUCTURE, str(error))
         try:
             with self._context.write() as session:
                 holder = self._context.holder

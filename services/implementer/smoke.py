@@ -10,6 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from assay.contracts.environment import Profile
+from assay.domain.failure_codes import FailureCode, rules_of_stored
 from assay.domain.states import TERMINAL_MEASUREMENT, MeasurementKind, MeasurementState
 from assay.storage import (
     environments,
@@ -29,7 +30,6 @@ from services.implementer.context import Context
 from services.implementer.judging import Files, Rejected, crash_feedback
 
 log = logging.getLogger(__name__)
-FAILED = "smoke_failed"
 #: How often the measurements that are waited for are looked at, all together.
 LOOK_S = 0.5
 #: Pause before a worker is looked for again, where none fits.
@@ -111,7 +111,7 @@ class Smoke:
                 return None
             failure = settled.failure or {}
             if settled.state is MeasurementState.FAILED:
-                if failure.get("retryable"):
+                if not rules_of_stored(failure).shared:
                     # The hosts are to blame: what its budget will be spent on must show it.
                     log.warning("%s was not tried: %s", measurement_id, failure.get("message"))
                     return None
@@ -119,7 +119,7 @@ class Smoke:
                 what = (
                     f"The code was started for a few seconds and failed: {failure.get('message')}"
                 )
-                return Rejected(FAILED, crash_feedback(what, text, files))
+                return Rejected(FailureCode.SMOKE_FAILED, crash_feedback(what, text, files))
             # Cancelled, by a batch that shared it: ask for another.
 
     async def _request(self, key: Key, files: Files) -> str:

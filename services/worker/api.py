@@ -39,6 +39,7 @@ from assay.contracts.worker import (
     WorkerRegistration,
 )
 from assay.domain.errors import AssayError, Conflict, Fenced, NotFound, Unavailable
+from assay.domain.failure_codes import FailureCode
 from services.worker.telemetry import Bulk
 
 _FIRST_PAUSE = 0.1
@@ -64,7 +65,7 @@ class StaleIncarnation(Conflict):
 class ApiRefused(AssayError):
     """The API does not accept this request, and repeating it will not help."""
 
-    code = "api_refused"
+    code = FailureCode.API_REFUSED
 
 
 class _Again(Exception):
@@ -389,7 +390,7 @@ class _Refusals:
         code = re.search(r"<Code>(\w{1,64})</Code>", answer.text)
         why = f"the object store answers HTTP {answer.status_code} {code[1] if code else ''}"
         if self._count >= _REFUSALS:
-            raise ApiRefused(f"{self._what}: {why}", code="object_store_denied")
+            raise ApiRefused(f"{self._what}: {why}", code=FailureCode.OBJECT_STORE_DENIED)
         raise _Again(why)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from assay.contracts.environment import Profile
 from assay.contracts.worker import INLINE_BYTES, FinishRequest, ManifestEntry
 from assay.domain.errors import AssayError, Fenced, Unavailable
+from assay.domain.failure_codes import FailureCode
 from assay.domain.rescore import Rescore
 from assay.domain.states import FailureStage
 from assay.evaluation import (
@@ -36,6 +37,7 @@ from services.worker.failures import (
     MetricBounds,
     failure,
     fault,
+    fault_of,
     infrastructure,
 )
 from services.worker.gpus import NO_GPUS, GpuLease
@@ -134,7 +136,7 @@ class _Attempt:
             else:
                 self._gpus = gpus.take(self._spec.gpus)
         except AssayError as error:
-            return fault(error.code, str(error))
+            return fault_of(error)
         self._facts |= gpus.facts(self._gpus.uuids)
         return None
 
@@ -180,39 +182,48 @@ class _Attempt:
             self._assignment.stop(StopReason.FENCED)
             return self._cancelled()
         except SandboxError as error:
-            return self._fault("sandbox_failed", str(error))
+            return self._fault(FailureCode.SANDBOX_FAILED, str(error))
         except AssayError as error:
             if self._assignment.cancel.is_set():
                 return self._cancelled()
-            return self._fault(error.code, str(error))
+            return self._veiled(fault_of(error))
         except OSError as error:
-            return self._fault("host_failed", f"{type(error).__name__}: {error}")
+            return self._fault(FailureCode.HOST_FAILED, f"{type(error).__name__}: {error}")
         except Exception as error:
             _log.exception("%s: the worker failed", self._spec.attempt)
-            return self._fault("worker_error", f"{type(error).__name__}: {error}")
+            return self._fault(FailureCode.WORKER_ERROR, f"{type(error).__name__}: {error}")
 
     def _failed(self, failed: AttemptFailed) -> End:
         """The end that a failure means. One that a signal may have caused waits a moment for news
         that this worker is to end, too: engines signal every process of a job at once."""
         leaving = self._host.leaving
         if failed.signalled and leaving.wait(_NEWS_SECONDS):
-            return fault("worker_stopped", "a signal ended the program and this worker alike")
-        if failed.infrastructure and leaving.is_set():
-            return fault("worker_stopped", f"the worker was stopped: {failed.failure.message}")
-        return End("failed", failed.failure, failed.infrastructure, failed.unclear)
+            message = "a signal ended the program and this worker alike"
+            return fault(FailureCode.WORKER_STOPPED, message)
+        end = End("failed", failed.failure, unclear=failed.unclear)
+        if end.is_retried and leaving.is_set():
+            message = f"the worker was stopped: {failed.failure.message}"
+            return fault(FailureCode.WORKER_STOPPED, message)
+        return end
 
-    def _fault(self, code: str, message: str) -> End:
-        """A fault of this host. Once a predictor was started, the words could be of its making."""
-        if self._scoring_began:
-            _log.warning("%s: %s: %r", self._spec.attempt, code, message)
-            message = "this worker failed while it scored or uploaded; its log says how"
-        return fault(code, message)
+    def _fault(self, code: FailureCode, message: str) -> End:
+        """A fault of this host."""
+        return self._veiled(fault(code, message))
+
+    def _veiled(self, end: End) -> End:
+        """Once a predictor was started, the words of an error could be of its making."""
+        found = end.failure
+        if not self._scoring_began or found is None:
+            return end
+        _log.warning("%s: %s: %r", self._spec.attempt, found.code, found.message)
+        message = "this worker failed while it scored or uploaded; its log says how"
+        return replace(end, failure=found.model_copy(update={"message": message}))
 
     def _cancelled(self) -> End:
         if self._assignment.reason is StopReason.STOPPING:
-            return fault("worker_stopped", "the worker was stopped")
+            return fault(FailureCode.WORKER_STOPPED, "the worker was stopped")
         stage = FailureStage.TRAIN if self._started else FailureStage.START
-        return End("cancelled", failure(stage, "cancelled", "cancelled on request"))
+        return End("cancelled", failure(stage, FailureCode.CANCELLED, "cancelled on request"))
 
     def _measure(self, stack: ExitStack) -> End:
         host, spec = self._host, self._spec
@@ -403,7 +414,8 @@ class _Attempt:
         notes = journal.notes
         if notes.capped and notes.probe != VERSION:
             raise infrastructure(
-                "probe_changed", "this worker's probe of speed is not the one that began this run"
+                FailureCode.PROBE_CHANGED,
+                "this worker's probe of speed is not the one that began this run",
             )
         references = references_of(host, bundle, spec.profile)
         reference = notes.reference
@@ -462,7 +474,9 @@ class _Attempt:
             return
         trouble = self._host.gpus.trouble(self._gpus.uuids)
         if trouble is not None:
-            raise infrastructure("gpu_trouble", f"while the training ran: {trouble}") from failed
+            raise infrastructure(
+                FailureCode.GPU_TROUBLE, f"while the training ran: {trouble}"
+            ) from failed
         raise failed
 
     def _watch_over(self, handle: Handle) -> None:
@@ -483,11 +497,13 @@ class _Attempt:
             collect.fill_holes(space.out_descriptor, found)
             fingerprint = collect.fingerprint(space.out_descriptor, found)
         except collect.UnsafeArtifact as error:
-            raise AttemptFailed(failure(FailureStage.TRAIN, error.code, str(error))) from error
+            raise AttemptFailed(
+                failure(FailureStage.TRAIN, FailureCode.UNSAFE_ARTIFACT, str(error))
+            ) from error
         self._facts["artifact"] = fingerprint
         if not collect.has_artifact(found):
             message = "training ended well but left nothing in $ASSAY_OUT"
-            raise AttemptFailed(failure(FailureStage.TRAIN, "no_artifact", message))
+            raise AttemptFailed(failure(FailureStage.TRAIN, FailureCode.NO_ARTIFACT, message))
         return found
 
     def _scoring(self, bundle: CachedBundle, space: Workspace, bounds: MetricBounds) -> Scoring:
@@ -526,7 +542,9 @@ class _Attempt:
         except collect.UnsafeArtifact as error:
             _log.warning("%s: %r", self._spec.attempt, str(error))
             message = "the artifact changed after training had ended"
-            raise AttemptFailed(failure(FailureStage.TRAIN, error.code, message)) from error
+            raise AttemptFailed(
+                failure(FailureStage.TRAIN, FailureCode.UNSAFE_ARTIFACT, message)
+            ) from error
         if target.stat().st_size <= INLINE_BYTES:
             return collect.inline(target)
         self._uploaded = {target.name: target}
@@ -559,7 +577,7 @@ class _Attempt:
             lease_token=self._spec.lease_token,
             state=end.state,
             failure=end.failure,
-            infrastructure=end.infrastructure,
+            infrastructure=end.is_retried,
             unclear=end.unclear,
             metrics=dict(end.metrics),
             provenance=self._facts,
@@ -581,7 +599,7 @@ class _Attempt:
         """The least that can be said, so that the attempt does not wait for its lease."""
         # The refusal's own words may quote what was reported: they are in this worker's log.
         message = f"the API refused the end of the attempt ({error.code})"
-        failed = infrastructure("report_refused", message)
+        failed = infrastructure(FailureCode.REPORT_REFUSED, message)
         body = FinishRequest(
             lease_token=self._spec.lease_token,
             state="failed",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from assay.contracts.environment import Profile
 from assay.domain.errors import AssayError
+from assay.domain.failure_codes import FailureCode
 from assay.domain.hashing import tree_hash
 from assay.environments import Environment, prepare_data, unpack_tree
 from assay.environments.bundle import read_tree, write_tree
@@ -24,7 +25,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 class Corrupt(AssayError):
     """What was fetched is not what its hash says."""
 
-    code = "corrupt_transfer"
+    code = FailureCode.CORRUPT_TRANSFER
 
 
 @dataclass(frozen=True)

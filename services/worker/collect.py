@@ -15,6 +15,7 @@ from pathlib import Path
 
 from assay.contracts.worker import ManifestEntry
 from assay.domain.errors import AssayError
+from assay.domain.failure_codes import FailureCode
 from assay.evaluation.artifact import CURVE_FILE
 from assay.evaluation.checkpoints import FOLDER as CHECKPOINTS
 
@@ -31,7 +32,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 class UnsafeArtifact(AssayError):
     """The artifact folder holds something that is not a plain file, or too much."""
 
-    code = "unsafe_artifact"
+    code = FailureCode.UNSAFE_ARTIFACT
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,14 @@ from typing import Literal
 
 from assay.contracts.environment import MetricSpec, Profile
 from assay.contracts.worker import FailureReport, ManifestEntry
-from assay.domain.errors import AssayError, InvalidInput
+from assay.domain.errors import AssayError, Conflict, InvalidInput, NotFound
+from assay.domain.failure_codes import RULES, Code, FailureCode, read_code, rules_for
 from assay.domain.metrics import is_better
 from assay.domain.states import FailureStage
 from assay.evaluation import EvaluationFailure
 from assay.sandbox import Exit
 from assay.sandbox.starvation import UNCLEAR_SHARE
+from services.worker.api import ApiRefused
 
 MESSAGE_CAP = 500
 #: Beside `train/`, `search/` and `sealed/`, where no sandbox sees it.
@@ -29,21 +31,14 @@ _NO_MEMORY = re.compile(r"MemoryError|[Cc]annot allocate memory|can't allocate m
 
 
 class AttemptFailed(AssayError):
-    """The attempt is over. `infrastructure` says that the codebase is not to blame, `unclear` that
-    it may not be: the attempt is made once more. A program that a signal from anywhere may have
-    ended was `signalled`."""
+    """The attempt is over. If it is `unclear` whether its codebase is to blame, it is made once
+    more. A program that a signal from anywhere may have ended was `signalled`."""
 
     def __init__(
-        self,
-        failure: FailureReport,
-        *,
-        infrastructure: bool = False,
-        unclear: bool = False,
-        signalled: bool = False,
+        self, failure: FailureReport, *, unclear: bool = False, signalled: bool = False
     ) -> None:
         super().__init__(failure.message, code=failure.code)
         self.failure = failure
-        self.infrastructure = infrastructure
         self.unclear = unclear or signalled
         self.signalled = signalled
 
@@ -51,20 +46,19 @@ class AttemptFailed(AssayError):
 class Cancelled(AssayError):
     """Somebody does not want the result any more, or the attempt is no longer ours."""
 
-    code = "cancelled"
+    code = FailureCode.CANCELLED
 
 
-def failure(
-    stage: FailureStage, code: str, message: str, *, retryable: bool = False
-) -> FailureReport:
+def failure(stage: FailureStage, code: Code, message: str) -> FailureReport:
     """A failure whose message is one bounded, printable text."""
-    return FailureReport(stage=stage, code=code, message=printable(message), retryable=retryable)
+    retryable = rules_for(code, stage).retryable
+    text = printable(message)
+    return FailureReport(stage=stage, code=str(code), message=text, retryable=retryable)
 
 
-def infrastructure(code: str, message: str, *, signalled: bool = False) -> AttemptFailed:
+def infrastructure(code: FailureCode, message: str, *, signalled: bool = False) -> AttemptFailed:
     """A fault of this host: the attempt is tried again elsewhere."""
-    body = failure(FailureStage.START, code, message, retryable=True)
-    return AttemptFailed(body, infrastructure=True, signalled=signalled)
+    return AttemptFailed(failure(FailureStage.START, code, message), signalled=signalled)
 
 
 def printable(text: str) -> str:
@@ -105,25 +99,28 @@ def training_failure(end: Exit, tail: bytes, *, wall: float) -> AttemptFailed | 
         return _out_of_time(end, wall)
     if end.reason == "host_memory":
         return infrastructure(
-            "host_out_of_memory",
+            FailureCode.HOST_OUT_OF_MEMORY,
             "the kernel killed the training for want of memory, below the profile's own limit",
         )
     code, message = {
         "cpu": (
-            "cpu_budget_exceeded",
+            FailureCode.CPU_BUDGET_EXCEEDED,
             f"training was ended after {end.cpu_seconds:.1f} s of processor time",
         ),
-        "memory": ("memory_exceeded", "training used more memory than the profile allows"),
+        "memory": (
+            FailureCode.MEMORY_EXCEEDED,
+            "training used more memory than the profile allows",
+        ),
         "disk": (
-            "disk_exceeded",
+            FailureCode.DISK_EXCEEDED,
             "training wrote more, or more files, than the profile's disk_gb allows, or than fit "
             "into its memory_gb (a small output folder is held in memory)",
         ),
         "processes": (
-            "processes_exceeded",
+            FailureCode.PROCESSES_EXCEEDED,
             "training was refused another process or thread, and failed",
         ),
-        "cancelled": ("cancelled", "training was cancelled"),
+        "cancelled": (FailureCode.CANCELLED, "training was cancelled"),
     }[end.reason]
     return AttemptFailed(failure(FailureStage.TRAIN, code, message))
 
@@ -132,7 +129,7 @@ def _out_of_time(end: Exit, wall: float) -> AttemptFailed:
     starved = end.starved_seconds
     if end.wall_seconds - starved < wall:
         return infrastructure(
-            "host_busy",
+            FailureCode.HOST_BUSY,
             f"training was ended after {end.wall_seconds:.0f} s, for {starved:.0f} s of which the "
             "host gave it no processor",
         )
@@ -142,21 +139,21 @@ def _out_of_time(end: Exit, wall: float) -> AttemptFailed:
     )
     if starved >= 1:
         message += f" (for {starved:.0f} s the host was busy; they do not count)"
-    report = failure(FailureStage.TRAIN, "wall_budget_exceeded", message)
+    report = failure(FailureStage.TRAIN, FailureCode.WALL_BUDGET_EXCEEDED, message)
     return AttemptFailed(report, unclear=starved >= UNCLEAR_SHARE * end.wall_seconds)
 
 
 def _crash(end: Exit, tail: bytes) -> AttemptFailed:
     line = last_traceback_line(tail)
     if line is not None and end.code == 1 and _NO_MEMORY.search(line):
-        return AttemptFailed(failure(FailureStage.TRAIN, "memory_exceeded", line))
+        return AttemptFailed(failure(FailureStage.TRAIN, FailureCode.MEMORY_EXCEEDED, line))
     how = _how_it_ended(end)
     if line is not None:
         message = line
     else:
         last = tail.decode(errors="replace").strip().rpartition("\n")[2]
         message = f"{how}; last line of the log: {last}" if last else f"{how}; nothing was logged"
-    report = failure(FailureStage.TRAIN, "crashed", message)
+    report = failure(FailureStage.TRAIN, FailureCode.CRASHED, message)
     return AttemptFailed(report, signalled=end.signalled)
 
 
@@ -179,8 +176,8 @@ def _signal_name(number: int) -> str:
 
 def score_failure(found: EvaluationFailure) -> AttemptFailed:
     """The evaluation's verdict, without its detail."""
-    if found.infrastructure:
-        return infrastructure("evaluation_interrupted", found.message)
+    if found.code is FailureCode.EVALUATION_INTERRUPTED:
+        return infrastructure(found.code, found.message)
     body = failure(FailureStage.SCORE, found.code, found.message)
     return AttemptFailed(body, unclear=found.unclear, signalled=found.signalled)
 
@@ -215,12 +212,15 @@ def read_bounds(data: Path) -> dict[str, float]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise InvalidInput(f"{BOUNDS_FILE} of the prepared data: {error}") from error
+        raise InvalidInput(
+            f"{BOUNDS_FILE} of the prepared data: {error}", code=FailureCode.PREPARE_FAILED
+        ) from error
     is_whole = isinstance(found, dict) and set(found) <= {"search", "sealed"}
     if not is_whole or not all(_is_number(value) for value in found.values()):
         raise InvalidInput(
             f'{BOUNDS_FILE} of the prepared data must be {{"search": number, "sealed": number}}; '
-            "fix prepare.py"
+            "fix prepare.py",
+            code=FailureCode.PREPARE_FAILED,
         )
     return {name: float(value) for name, value in found.items()}
 
@@ -242,7 +242,7 @@ def implausible(
         if is_better(spec.direction, metrics[name], bound):
             return failure(
                 FailureStage.GUARD,
-                "implausible",
+                FailureCode.IMPLAUSIBLE,
                 f"{name} is better than {bound:g}, the bound of what this environment holds "
                 "possible. Look for a leak, in the data or in how the code predicts.",
             )
@@ -255,12 +255,30 @@ class End:
 
     state: Literal["succeeded", "failed", "cancelled"]
     failure: FailureReport | None = None
-    infrastructure: bool = False
     unclear: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
     artifacts: tuple[ManifestEntry, ...] = ()
 
+    @property
+    def is_retried(self) -> bool:
+        """Whether the attempt is tried again elsewhere."""
+        found = self.failure if self.state == "failed" else None
+        return found is not None and rules_for(found.code, found.stage).retried
 
-def fault(code: str, message: str) -> End:
+
+def fault(code: FailureCode, message: str) -> End:
     """The end of an attempt whose codebase is not to blame."""
-    return End("failed", infrastructure(code, message).failure, infrastructure=True)
+    return End("failed", infrastructure(code, message).failure)
+
+
+def fault_of(error: AssayError) -> End:
+    """The end of an attempt by an error that nothing in it expected.
+
+    Of what the API answered the code is the API's own, which says nothing about an attempt.
+    """
+    code = read_code(error.code)
+    if isinstance(code, FailureCode) and RULES[code].retried:
+        return fault(code, str(error))
+    if isinstance(error, NotFound | Conflict | ApiRefused):
+        return fault(FailureCode.API_REFUSED, str(error))
+    return fault(FailureCode.WORKER_ERROR, f"{error.code}: {error}")

@@ -21,6 +21,7 @@ from typing import Any
 
 from assay.contracts.worker import Device
 from assay.domain.errors import AssayError, InvalidInput
+from assay.domain.failure_codes import FailureCode
 from services.worker.nvml import Nvml, NvmlError, open_nvml
 
 _log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ DRIVER = Path("/dev/nvidiactl")
 class GpusUnavailable(AssayError):
     """Not as many healthy GPUs are free as the attempt needs."""
 
-    code = "gpu_unavailable"
+    code = FailureCode.GPU_UNAVAILABLE
 
 
 @dataclass

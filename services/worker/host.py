@@ -15,6 +15,7 @@ from importlib import metadata
 from typing import Any
 
 from assay.contracts.worker import AttemptSpec
+from assay.domain.failure_codes import FailureCode
 from assay.evaluation import start_evaluation_server
 from assay.sandbox import (
     ISOLATION_GUARANTEES,
@@ -74,10 +75,12 @@ class Host:
     def check(self, spec: AttemptSpec) -> None:
         """Raise `AttemptFailed` for an attempt that is not for this host."""
         if spec.needs_isolation and not self.isolated:
-            raise infrastructure("not_isolated", f"this code is not run here: {self.why_not}")
+            raise infrastructure(
+                FailureCode.NOT_ISOLATED, f"this code is not run here: {self.why_not}"
+            )
         if spec.hardware_class != self.hardware_class:
             raise infrastructure(
-                "wrong_hardware",
+                FailureCode.WRONG_HARDWARE,
                 f"{spec.hardware_class} was asked for; this is {self.hardware_class}",
             )
 

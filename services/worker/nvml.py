@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from assay.contracts.worker import Device
 from assay.domain.errors import AssayError
+from assay.domain.failure_codes import FailureCode
 
 T = TypeVar("T")
 CALL_SECONDS = 10.0
@@ -27,7 +28,7 @@ _HARMLESS_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 class NvmlError(AssayError):
     """NVML, or the device it was asked about, is in trouble."""
 
-    code = "gpu_trouble"
+    code = FailureCode.GPU_TROUBLE
 
 
 @dataclass(frozen=True)

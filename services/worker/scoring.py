@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assay.contracts.environment import MetricSpec
+from assay.domain.failure_codes import FailureCode
 from assay.domain.hashing import derive_seed
 from assay.domain.rescore import Rescore, agrees
 from assay.domain.states import FailureStage
@@ -86,7 +87,9 @@ class Scoring:
             self.keep = self.keep or outcome.keep
             return outcome.metrics
         if outcome.failure is None:
-            raise infrastructure("worker_error", "the evaluation gave neither result nor reason")
+            raise infrastructure(
+                FailureCode.WORKER_ERROR, "the evaluation gave neither result nor reason"
+            )
         _log.warning("%s failed (%s): %r", name, outcome.failure.code, outcome.failure.detail)
         self.on_failure(outcome.failure.message)
         raise score_failure(outcome.failure)
@@ -103,7 +106,7 @@ class Scoring:
                 "by more than the evaluation's own error, so neither counts. Look at how the code "
                 "predicts."
             )
-            raise AttemptFailed(failure(FailureStage.GUARD, "not_confirmed", message))
+            raise AttemptFailed(failure(FailureStage.GUARD, FailureCode.NOT_CONFIRMED, message))
         self.facts["rescored"] = second[name]
 
 
@@ -141,4 +144,5 @@ def evaluation_request(
         hardware_class=host.hardware_class,
         threads=training.profile.cpus,
         gpus=training.gpus,
+        declared_failures=manifest.failures,
     )

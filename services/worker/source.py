@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 from assay.contracts.worker import AttemptSpec
+from assay.domain.failure_codes import FailureCode
 from assay.domain.states import FailureStage
 from assay.patching.guard import size_problem
 from services.worker.api import WorkerApi
@@ -47,7 +48,7 @@ def unpack(
     sizes = {name: len(content) for name, content in files.items()}
     problem = size_problem(sizes, {n: len(c) for n, c in bundle.baseline.items()})
     if problem is not None:
-        raise AttemptFailed(failure(FailureStage.GUARD, "codebase_too_large", problem))
+        raise AttemptFailed(failure(FailureStage.GUARD, FailureCode.CODEBASE_TOO_LARGE, problem))
     if restored:
         facts["restored"] = restored
         _log.warning("%s: protected files restored: %s", spec.attempt, restored)

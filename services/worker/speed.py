@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
 
+from assay.domain.failure_codes import FailureCode
 from assay.sandbox import Exit, Sandbox, SandboxError, SandboxSpec
 from services.worker.failures import AttemptFailed, Cancelled, infrastructure
 from services.worker.settings import WorkerSettings
@@ -154,7 +155,7 @@ class SpeedProbe:
     def _failed(self) -> AttemptFailed:
         self.close()
         return infrastructure(
-            "probe_failed",
+            FailureCode.PROBE_FAILED,
             f"the speed of this host could not be measured {self._why()}. "
             "The sandbox's interpreter needs numpy.",
         )

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assay.contracts.environment import Budget
+from assay.domain.failure_codes import FailureCode, rules_for
 from assay.domain.states import FailureStage
 from assay.domain.usage import FACT, Used, multiple
 from assay.evaluation import EvaluationOutcome, evaluate_in_child
@@ -122,7 +123,9 @@ class UsageMeter:
                 f"training left {self.artifact_bytes} bytes in $ASSAY_OUT; this profile allows "
                 f"{math.floor(most)}, {self.budget.artifact:g} times the baseline's and 64 KiB"
             )
-            raise AttemptFailed(failure(FailureStage.TRAIN, "artifact_exceeded", message))
+            raise AttemptFailed(
+                failure(FailureStage.TRAIN, FailureCode.ARTIFACT_EXCEEDED, message)
+            )
 
     def scored(self, outcome: EvaluationOutcome) -> EvaluationOutcome:
         """The outcome of an evaluation, or a failure when its predictors used too much."""
@@ -179,7 +182,7 @@ def compute_exceeded(cap: float, used: str) -> AttemptFailed:
         f"training used {used} the baseline's processor time on this host; this profile "
         f"allows {cap:g} times. Make a step cheaper or take fewer"
     )
-    return AttemptFailed(failure(FailureStage.TRAIN, "compute_exceeded", message))
+    return AttemptFailed(failure(FailureStage.TRAIN, FailureCode.COMPUTE_EXCEEDED, message))
 
 
 def references_of(host: Host, bundle: CachedBundle, profile: str) -> References:
@@ -256,7 +259,11 @@ def run_baseline(
             meter.trained(end, probe.stop())
         collect.normalise(space.out_descriptor)
         bounds = collect.Bounds(settings.artifact_files, profile.disk_bytes)
-        found = collect.scan(space.out_descriptor, bounds)
+        try:
+            found = collect.scan(space.out_descriptor, bounds)
+        except collect.UnsafeArtifact as error:
+            body = failure(FailureStage.TRAIN, FailureCode.UNSAFE_ARTIFACT, str(error))
+            raise _no_reference(AttemptFailed(body)) from error
         meter.left(found, stated_parameters(space.out_descriptor))
         space.write_pristine(bundle.baseline)
         request = evaluation_request(host, bundle, training, space, config, checkpoints, _SEED)
@@ -267,7 +274,7 @@ def run_baseline(
 
 
 def _no_reference(why: AttemptFailed) -> AttemptFailed:
-    if why.infrastructure:
+    if rules_for(why.failure.code, why.failure.stage).retried:
         return why
     message = f"the baseline failed on this host: {why.failure.message}"
-    return infrastructure("no_reference", message, signalled=why.signalled)
+    return infrastructure(FailureCode.NO_REFERENCE, message, signalled=why.signalled)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import typer.main
@@ -18,19 +18,14 @@ from pydantic_settings import BaseSettings
 from assay.cli.app import build_app
 from assay.cli.check import check_environment
 from assay.contracts.environment import EnvironmentManifest
-from assay.evaluation import InvalidCode, Rejection
-from assay.llm.interface import ModelError
-from assay.patching import RefusalCode
-from assay.sandbox import Exit
-from assay.sandbox.interface import Reason
+from assay.domain.failure_codes import FailureCode
+from assay.evaluation import Rejection
 from assay.storage.database import FAULTS
 from assay.storage.settings import ServerSettings
 from assay.telemetry import LogSettings
-from services.implementer.asking import code_of
 from services.implementer.settings import ImplementerSettings
 from services.local.settings import LocalSettings
 from services.scheduler.settings import SchedulerSettings
-from services.worker.failures import training_failure
 from services.worker.settings import WorkerSettings
 from tests.docs.reading import DOCS, ROOT, write_slope
 
@@ -45,14 +40,9 @@ SETTINGS: list[type[BaseSettings]] = [
 #: Calls that take a code by position, and at which one.
 CODE_AT = {
     "CallRecord": 1,
-    "Failure": 1,
     "FieldError": 2,
-    "Rejected": 0,
-    "_fault": 0,
     "answer": 3,
-    "failure": 1,
     "field": 2,
-    "infrastructure": 0,
 }
 #: Dictionaries of code from which codes are taken.
 CODE_TABLES = {"codes"}
@@ -194,15 +184,8 @@ def error_codes() -> dict[str, str]:
             where = path.relative_to(ROOT).as_posix()
             for code, line in codes_in(ast.parse(path.read_text())):
                 found.setdefault(code, f"{where}:{line}")
-    for refusal in (*RefusalCode, *InvalidCode):
-        found.setdefault(refusal.value, type(refusal).__name__)
-    kinds: list[type[ModelError]] = [ModelError, *ModelError.__subclasses__()]
-    for kind in kinds:
-        found.setdefault(code_of(kind.__new__(kind)), kind.__name__)
-    for reason in get_args(Reason):
-        ended = training_failure(Exit(reason, 1, 1.0, 1.0, None), b"", wall=1.0)
-        assert ended is not None
-        found.setdefault(ended.code, "services.worker.failures")
+    for code in FailureCode:
+        found.setdefault(code.value, "assay.domain.failure_codes")
     for _, code, _ in FAULTS:
         found.setdefault(code, "assay.storage.database")
     return found

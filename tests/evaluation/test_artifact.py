@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from assay.domain.failure_codes import FailureCode
 from assay.evaluation.artifact import hash_tree, read_bytes, read_json
-from assay.evaluation.codes import InvalidAnswer, InvalidCode
+from assay.evaluation.codes import InvalidAnswer
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def refusal(folder: Path, name: str, max_bytes: int = 1000) -> InvalidCode:
+def refusal(folder: Path, name: str, max_bytes: int = 1000) -> FailureCode:
     with pytest.raises(InvalidAnswer) as refused:
         read_json(folder, name, max_bytes)
     return refused.value.code
@@ -44,7 +45,7 @@ def test_links_lead_nowhere(folder: Path) -> None:
     (folder / "alias.json").symlink_to("inside.json")
     os.link(folder.parent / "secret.json", folder / "hard.json")
     for name in ("link.json", "up/secret.json", "alias.json", "hard.json"):
-        assert refusal(folder, name) is InvalidCode.WRONG_TYPE
+        assert refusal(folder, name) is FailureCode.WRONG_TYPE
 
 
 def test_what_is_not_a_file_does_not_block(folder: Path) -> None:
@@ -58,31 +59,31 @@ def test_what_is_not_a_file_does_not_block(folder: Path) -> None:
         finally:
             os.chdir(here)
         for name in ("pipe", "sub", "socket"):
-            assert refusal(folder, name) is InvalidCode.WRONG_TYPE
+            assert refusal(folder, name) is FailureCode.WRONG_TYPE
 
 
 def test_missing_and_oversized(folder: Path) -> None:
-    assert refusal(folder, "nothing.json") is InvalidCode.MISSING_ARTIFACT
-    assert refusal(folder, "no/thing.json") is InvalidCode.MISSING_ARTIFACT
+    assert refusal(folder, "nothing.json") is FailureCode.MISSING_ARTIFACT
+    assert refusal(folder, "no/thing.json") is FailureCode.MISSING_ARTIFACT
     (folder / "big.json").write_text("[" + "1," * 600 + "1]")
-    assert refusal(folder, "big.json") is InvalidCode.OVERSIZED
+    assert refusal(folder, "big.json") is FailureCode.OVERSIZED
     with (folder / "sparse.json").open("wb") as file:
         file.truncate(1 << 40)
-    assert refusal(folder, "sparse.json") is InvalidCode.OVERSIZED
+    assert refusal(folder, "sparse.json") is FailureCode.OVERSIZED
 
 
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("{", InvalidCode.WRONG_TYPE),
-        ("", InvalidCode.WRONG_TYPE),
-        ("[" * 900, InvalidCode.WRONG_TYPE),
-        ("[NaN]", InvalidCode.NOT_FINITE),
-        ("-Infinity", InvalidCode.NOT_FINITE),
-        ("1e999", InvalidCode.NOT_FINITE),
+        ("{", FailureCode.WRONG_TYPE),
+        ("", FailureCode.WRONG_TYPE),
+        ("[" * 900, FailureCode.WRONG_TYPE),
+        ("[NaN]", FailureCode.NOT_FINITE),
+        ("-Infinity", FailureCode.NOT_FINITE),
+        ("1e999", FailureCode.NOT_FINITE),
     ],
 )
-def test_json_that_is_none(folder: Path, text: str, code: InvalidCode) -> None:
+def test_json_that_is_none(folder: Path, text: str, code: FailureCode) -> None:
     (folder / "a.json").write_text(text)
     assert refusal(folder, "a.json") is code
 
@@ -92,19 +93,19 @@ def test_deep_nesting_and_huge_integers_are_refused(folder: Path) -> None:
     (folder / "huge.json").write_text("9" * 10_000)
     (folder / "binary.json").write_bytes(b"\xff\x00\xfe")
     for name in ("deep.json", "binary.json"):
-        assert refusal(folder, name, 1 << 20) is InvalidCode.WRONG_TYPE
-    assert refusal(folder, "huge.json", 1 << 20) is InvalidCode.NOT_FINITE
+        assert refusal(folder, name, 1 << 20) is FailureCode.WRONG_TYPE
+    assert refusal(folder, "huge.json", 1 << 20) is FailureCode.NOT_FINITE
 
 
 @pytest.mark.parametrize("text", ["1" + "0" * 308, "-1" + "0" * 400, "1e400", "-Infinity"])
 def test_a_number_that_is_no_float_is_refused(folder: Path, text: str) -> None:
     (folder / "n.json").write_text(f'{{"loss": {text}}}')
-    assert refusal(folder, "n.json", 1000) is InvalidCode.NOT_FINITE
+    assert refusal(folder, "n.json", 1000) is FailureCode.NOT_FINITE
 
 
 def test_a_key_that_stands_twice_is_refused_and_twice_in_two_objects_is_not(folder: Path) -> None:
     (folder / "n.json").write_text('{"a": {"loss": 3, "x": 1, "loss": 0}}')
-    assert refusal(folder, "n.json", 1000) is InvalidCode.WRONG_TYPE
+    assert refusal(folder, "n.json", 1000) is FailureCode.WRONG_TYPE
     (folder / "n.json").write_text('[{"loss": 3}, {"loss": 0, "y": {"loss": 1}}]')
     assert read_json(folder, "n.json")[1]["y"] == {"loss": 1}
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from assay.domain.failure_codes import FailureCode
 from assay.evaluation import (
     Evaluation,
     EvaluationCancelled,
     EvaluationOutcome,
-    InvalidCode,
     Rejection,
     evaluate_artifact,
     evaluate_in_child,
@@ -59,7 +59,7 @@ def evaluate(run):
 """
 
 
-def failure_code(outcome: EvaluationOutcome) -> InvalidCode:
+def failure_code(outcome: EvaluationOutcome) -> str:
     assert outcome.metrics is None
     assert outcome.failure is not None
     return outcome.failure.code
@@ -83,29 +83,30 @@ def test_the_evaluator_sees_its_inputs_and_its_metrics_come_out(request_for: Mak
 @pytest.mark.parametrize(
     ("body", "code", "words"),
     [
-        ("return {'m': float('nan')}", InvalidCode.NOT_FINITE, "m is nan"),
-        ("return {'m': 1.0, 'z': float('inf')}", InvalidCode.NOT_FINITE, "z is inf"),
-        ("return {'m': -1e101}", InvalidCode.NOT_FINITE, r"m is -1e\+101"),
-        ("return {'other': 1.0}", InvalidCode.EVALUATOR_ERROR, "metric 'm'"),
-        ("return None", InvalidCode.EVALUATOR_ERROR, "metric 'm'"),
-        ("return {'m': '1.0'}", InvalidCode.EVALUATOR_ERROR, "str"),
-        ("return {'m': [1.0]}", InvalidCode.EVALUATOR_ERROR, "list"),
-        ("1 / 0", InvalidCode.EVALUATOR_ERROR, r"ZeroDivisionError.*evaluate.py:1"),
-        ("raise SystemExit(3)", InvalidCode.EVALUATOR_ERROR, "SystemExit"),
-        ("import nothing_of_this_name", InvalidCode.EVALUATOR_ERROR, "nothing_of_this_name"),
-        ("run.reject('wrong_shape', 'no points')", InvalidCode.WRONG_SHAPE, "no points"),
-        ("run.reject('no such code', '')", InvalidCode.EVALUATOR_ERROR, "no such code"),
-        ("run.read_json('a.json')", InvalidCode.MISSING_ARTIFACT, "a.json"),
-        ("run.predictor()", InvalidCode.EVALUATOR_ERROR, "no predict entry point"),
+        ("return {'m': float('nan')}", FailureCode.NOT_FINITE, "m is nan"),
+        ("return {'m': 1.0, 'z': float('inf')}", FailureCode.NOT_FINITE, "z is inf"),
+        ("return {'m': -1e101}", FailureCode.NOT_FINITE, r"m is -1e\+101"),
+        ("return {'other': 1.0}", FailureCode.EVALUATOR_ERROR, "metric 'm'"),
+        ("return None", FailureCode.EVALUATOR_ERROR, "metric 'm'"),
+        ("return {'m': '1.0'}", FailureCode.EVALUATOR_ERROR, "str"),
+        ("return {'m': [1.0]}", FailureCode.EVALUATOR_ERROR, "list"),
+        ("1 / 0", FailureCode.EVALUATOR_ERROR, r"ZeroDivisionError.*evaluate.py:1"),
+        ("raise SystemExit(3)", FailureCode.EVALUATOR_ERROR, "SystemExit"),
+        ("import nothing_of_this_name", FailureCode.EVALUATOR_ERROR, "nothing_of_this_name"),
+        ("run.reject('wrong_shape', 'no points')", FailureCode.WRONG_SHAPE, "no points"),
+        ("run.reject('no such code', '')", FailureCode.EVALUATOR_ERROR, "no such code"),
+        ("run.reject('crashed', '')", FailureCode.EVALUATOR_ERROR, "declare it under"),
+        ("run.reject('evaluation_interrupted', '')", FailureCode.EVALUATOR_ERROR, "declare it"),
+        ("run.read_json('a.json')", FailureCode.MISSING_ARTIFACT, "a.json"),
+        ("run.predictor()", FailureCode.EVALUATOR_ERROR, "no predict entry point"),
     ],
 )
 def test_whatever_goes_wrong_has_a_code(
-    request_for: MakeRequest, body: str, code: InvalidCode, words: str
+    request_for: MakeRequest, body: str, code: FailureCode, words: str
 ) -> None:
     outcome = evaluate_artifact(request_for(f"def evaluate(run): {body}"))
     assert failure_code(outcome) is code
     assert outcome.failure is not None
-    assert not outcome.failure.infrastructure
     with pytest.raises(ValueError, match=words):
         raise ValueError(f"{outcome.failure.message} {outcome.failure.detail}")
 
@@ -113,7 +114,7 @@ def test_whatever_goes_wrong_has_a_code(
 def test_an_evaluator_that_is_no_python_is_an_evaluator_error(request_for: MakeRequest) -> None:
     for text in ("def evaluate(run:", "x = 1"):
         outcome = evaluate_artifact(request_for(text))
-        assert failure_code(outcome) is InvalidCode.EVALUATOR_ERROR
+        assert failure_code(outcome) is FailureCode.EVALUATOR_ERROR
 
 
 def test_secret_numbers_depend_on_the_held_out_text(request_for: MakeRequest) -> None:
@@ -159,7 +160,7 @@ def test_an_exception_cannot_carry_held_out_data_away(request_for: MakeRequest) 
             raise KeyError("the answer is 42")
         """)
     )
-    assert failure_code(outcome) is InvalidCode.EVALUATOR_ERROR
+    assert failure_code(outcome) is FailureCode.EVALUATOR_ERROR
     assert outcome.failure is not None
     assert outcome.failure.message == Rejection.EVALUATOR_ERROR.sentence
     assert outcome.failure.detail == "KeyError: 'the answer is 42' (evaluate.py:3)"
@@ -222,7 +223,7 @@ def test_the_predictor_sees_what_it_is_promised_and_no_data(request_for: MakeReq
 def test_why_a_predictor_cannot_start_is_for_the_workers_log(request_for: MakeRequest) -> None:
     predict = PREDICT.format(setup="raise KeyError('blocks.0.weight')", each="")
     outcome = evaluate_artifact(request_for(ASK, predict))
-    assert failure_code(outcome) is InvalidCode.PREDICTOR_DIED
+    assert failure_code(outcome) is FailureCode.PREDICTOR_DIED
     assert outcome.failure is not None
     assert outcome.failure.message == Rejection.DIED_AT_START.sentence
     assert "code 1" in outcome.failure.detail
@@ -233,7 +234,7 @@ def test_what_a_predictor_says_after_it_saw_secrets_is_dropped(request_for: Make
     setup = "print('before', flush=True); asked = 0"
     each = "asked += 1; asked == 2 and (print('the labels are', 42, flush=True), sys.exit(9))"
     outcome = evaluate_artifact(request_for(ASK, PREDICT.format(setup=setup, each=each)))
-    assert failure_code(outcome) is InvalidCode.PREDICTOR_DIED
+    assert failure_code(outcome) is FailureCode.PREDICTOR_DIED
     assert outcome.failure is not None
     assert outcome.failure.message == Rejection.PREDICTOR_DIED.sentence
     assert "before" in outcome.failure.detail
@@ -245,7 +246,7 @@ def test_a_silent_predictor_runs_into_the_deadline_and_dies(request_for: MakeReq
     request = request_for(ASK, PREDICT.format(setup=setup, each=""), seconds=1.0)
     started = time.monotonic()
     outcome = evaluate_artifact(request)
-    assert failure_code(outcome) is InvalidCode.TIMEOUT
+    assert failure_code(outcome) is FailureCode.TIMEOUT
     assert time.monotonic() - started < 10
     assert not [p for p in psutil.Process().children(recursive=True) if _is_predictor(p)]
     assert not list(request.sandbox.scratch.iterdir())
@@ -293,17 +294,31 @@ def test_an_evaluator_that_does_not_end_is_killed(request_for: MakeRequest, body
     request = request_for(f"def evaluate(run):\n    {body}", seconds=0.5)
     started = time.monotonic()
     outcome = evaluate_in_child(request)
-    assert failure_code(outcome) is InvalidCode.TIMEOUT
+    assert failure_code(outcome) is FailureCode.TIMEOUT
     assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [("'Circles overlap.'", "Circles overlap."), ("f'{1 + 1} overlap'", "It overlaps.")],
+)
+def test_an_evaluator_rejects_with_a_code_that_its_environment_declares(
+    request_for: MakeRequest, message: str, told: str
+) -> None:
+    evaluator = f"def evaluate(run): run.reject('infeasible', {message})"
+    request = request_for(evaluator, declared_failures={"infeasible": "It overlaps."})
+    outcome = evaluate_in_child(request)
+    assert outcome.failure is not None
+    assert (outcome.failure.code, outcome.failure.message) == ("infeasible", told)
+    undeclared = evaluate_in_child(request_for(evaluator))
+    assert failure_code(undeclared) is FailureCode.EVALUATOR_ERROR
 
 
 def test_an_evaluator_that_is_killed_is_the_hosts_fault(request_for: MakeRequest) -> None:
     outcome = evaluate_in_child(
         request_for("import os\ndef evaluate(run): os.kill(os.getpid(), 9)")
     )
-    assert failure_code(outcome) is InvalidCode.EVALUATOR_ERROR
-    assert outcome.failure is not None
-    assert outcome.failure.infrastructure
+    assert failure_code(outcome) is FailureCode.EVALUATION_INTERRUPTED
 
 
 def test_cancelling_stops_child_and_predictor(request_for: MakeRequest, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from assay.domain.failure_codes import FailureCode
 from assay.evaluation import frames
-from assay.evaluation.codes import InvalidAnswer, InvalidCode
+from assay.evaluation.codes import InvalidAnswer
 
 EXPECTED = {"y": ("float32", (2, 3))}
 
@@ -44,27 +45,27 @@ def test_a_fitting_header_names_its_arrays() -> None:
 @pytest.mark.parametrize(
     ("raw", "code"),
     [
-        (b"{", InvalidCode.MALFORMED_FRAME),
-        (b"\xff\xfe", InvalidCode.MALFORMED_FRAME),
-        (b"[" * 40_000, InvalidCode.MALFORMED_FRAME),
-        (b"[]", InvalidCode.MALFORMED_FRAME),
-        (header(seq=5), InvalidCode.MALFORMED_FRAME),
-        (header(seq="4"), InvalidCode.MALFORMED_FRAME),
-        (header(seq=4.0), InvalidCode.MALFORMED_FRAME),
-        (header(arrays={}), InvalidCode.MALFORMED_FRAME),
-        (header(arrays=[]), InvalidCode.MALFORMED_FRAME),
-        (header(arrays=[1]), InvalidCode.MALFORMED_FRAME),
-        (header(array={"name": "x"}), InvalidCode.MALFORMED_FRAME),
-        (header(array={"name": ["y"]}), InvalidCode.MALFORMED_FRAME),
-        (header(array={"dtype": "float64"}), InvalidCode.WRONG_TYPE),
-        (header(array={"dtype": None}), InvalidCode.WRONG_TYPE),
-        (header(array={"shape": [3, 2]}), InvalidCode.WRONG_SHAPE),
-        (header(array={"shape": [2, 3, 1]}), InvalidCode.WRONG_SHAPE),
-        (header(array={"shape": [2.0, 3.0]}), InvalidCode.WRONG_SHAPE),
-        (header(array={"shape": "23"}), InvalidCode.WRONG_SHAPE),
+        (b"{", FailureCode.MALFORMED_FRAME),
+        (b"\xff\xfe", FailureCode.MALFORMED_FRAME),
+        (b"[" * 40_000, FailureCode.MALFORMED_FRAME),
+        (b"[]", FailureCode.MALFORMED_FRAME),
+        (header(seq=5), FailureCode.MALFORMED_FRAME),
+        (header(seq="4"), FailureCode.MALFORMED_FRAME),
+        (header(seq=4.0), FailureCode.MALFORMED_FRAME),
+        (header(arrays={}), FailureCode.MALFORMED_FRAME),
+        (header(arrays=[]), FailureCode.MALFORMED_FRAME),
+        (header(arrays=[1]), FailureCode.MALFORMED_FRAME),
+        (header(array={"name": "x"}), FailureCode.MALFORMED_FRAME),
+        (header(array={"name": ["y"]}), FailureCode.MALFORMED_FRAME),
+        (header(array={"dtype": "float64"}), FailureCode.WRONG_TYPE),
+        (header(array={"dtype": None}), FailureCode.WRONG_TYPE),
+        (header(array={"shape": [3, 2]}), FailureCode.WRONG_SHAPE),
+        (header(array={"shape": [2, 3, 1]}), FailureCode.WRONG_SHAPE),
+        (header(array={"shape": [2.0, 3.0]}), FailureCode.WRONG_SHAPE),
+        (header(array={"shape": "23"}), FailureCode.WRONG_SHAPE),
     ],
 )
-def test_a_header_that_does_not_fit_is_refused(raw: bytes, code: InvalidCode) -> None:
+def test_a_header_that_does_not_fit_is_refused(raw: bytes, code: FailureCode) -> None:
     with pytest.raises(InvalidAnswer) as refused:
         frames.check_header(raw, 4, EXPECTED)
     assert refused.value.code is code
@@ -81,12 +82,12 @@ def test_two_arrays_of_one_name_are_refused() -> None:
 @pytest.mark.parametrize(
     ("prefix", "code"),
     [
-        (struct.pack("<4sI", b"ASSX", 10), InvalidCode.MALFORMED_FRAME),
-        (struct.pack("<4sI", b"ASSY", 1 << 31), InvalidCode.OVERSIZED),
+        (struct.pack("<4sI", b"ASSX", 10), FailureCode.MALFORMED_FRAME),
+        (struct.pack("<4sI", b"ASSY", 1 << 31), FailureCode.OVERSIZED),
     ],
 )
 def test_a_prefix_is_checked_before_anything_is_allocated(
-    prefix: bytes, code: InvalidCode
+    prefix: bytes, code: FailureCode
 ) -> None:
     with pytest.raises(InvalidAnswer) as refused:
         frames.header_length(prefix)
@@ -98,7 +99,7 @@ def test_numbers_must_be_finite(bad: float) -> None:
     raw = np.array([1.0, bad], np.float32).tobytes()
     with pytest.raises(InvalidAnswer) as refused:
         frames.decode_array(raw, "float32", (2,))
-    assert refused.value.code is InvalidCode.NOT_FINITE
+    assert refused.value.code is FailureCode.NOT_FINITE
 
 
 def test_a_header_of_our_own_that_is_too_long_is_our_error() -> None:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from assay.domain.failure_codes import FailureCode
 from assay.evaluation import (
     Evaluation,
     InvalidAnswer,
-    InvalidCode,
     Rejection,
 )
 from assay.evaluation.decoys import assign_decoys
@@ -108,7 +108,7 @@ def test_right_answers_count_and_all_questions_are_the_denominator(
 def test_forged_marks_are_noticed(grade: Grade, body: str) -> None:
     with pytest.raises(InvalidAnswer) as refused:
         grade([forging(body)] * COUNT)
-    assert refused.value.code is InvalidCode.FOOLED
+    assert refused.value.code is FailureCode.FOOLED
     # Two may pass, and gain nothing.
     answers = [forging("mark(1.0)")] * 2 + REFERENCES[2:]
     found = grade(answers)
@@ -227,7 +227,7 @@ def test_a_grader_that_accepts_lists_of_guesses_is_noticed(grade: Grade) -> None
     guesses = " or ".join(REFERENCES)
     with pytest.raises(InvalidAnswer) as refused:
         grade([guesses] * COUNT, grader=lax)
-    assert refused.value.code is InvalidCode.FOOLED
+    assert refused.value.code is FailureCode.FOOLED
     assert grade(REFERENCES, grader=lax).mean == 1.0
 
 
@@ -409,7 +409,7 @@ def test_yes_and_no_can_be_graded_and_not_be_forged(grade: Grade) -> None:
     assert (half.mean, half.fooled) == (0.5, 0)
     with pytest.raises(InvalidAnswer) as refused:
         grade([forging("mark(1.0)")] * 40, references, YES_NO)
-    assert refused.value.code is InvalidCode.FOOLED
+    assert refused.value.code is FailureCode.FOOLED
     few = grade([forging("mark(1.0)")] * 2 + ["1 / 0"] * 38, references, YES_NO)
     assert (few.mean, few.fooled) == (0.0, 2)
 

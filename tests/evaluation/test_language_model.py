@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assay.evaluation.codes import InvalidAnswer, InvalidCode
+from assay.domain.failure_codes import FailureCode
+from assay.evaluation.codes import InvalidAnswer
 from assay.evaluation.language_model import (
     LanguageModelScore,
     Mode,
@@ -121,7 +122,7 @@ def score(
     return score_language_model(opened, windows, V, np.random.default_rng(seed), **options)
 
 
-def refusal(windows: np.ndarray, *models: Model, **options: Any) -> InvalidCode:
+def refusal(windows: np.ndarray, *models: Model, **options: Any) -> FailureCode:
     with pytest.raises(InvalidAnswer) as refused:
         score(windows, *models, **options)
     return refused.value.code
@@ -184,7 +185,7 @@ def test_rounding_between_the_passes_is_not_refused(windows: np.ndarray, mode: M
 @pytest.mark.parametrize("mode", ["parallel", "losses"])
 @pytest.mark.parametrize("share", [1.0, 0.2, 0.05, 0.01])
 def test_looking_ahead_is_caught(windows: np.ndarray, share: float, mode: Mode) -> None:
-    assert refusal(windows, leaking(share), mode=mode) is InvalidCode.LEAK
+    assert refusal(windows, leaking(share), mode=mode) is FailureCode.LEAK
 
 
 def test_a_model_that_would_look_ahead_cannot_do_so_by_steps(windows: np.ndarray) -> None:
@@ -194,7 +195,7 @@ def test_a_model_that_would_look_ahead_cannot_do_so_by_steps(windows: np.ndarray
 
 def test_looking_ahead_a_little_everywhere_is_caught_by_the_mean(windows: np.ndarray) -> None:
     little = leaking(1.0, by=0.05)
-    assert refusal(windows, little) is InvalidCode.LEAK
+    assert refusal(windows, little) is FailureCode.LEAK
     with pytest.raises(InvalidAnswer) as refused:
         score(windows, little)
     assert "mean loss" in refused.value.detail
@@ -278,7 +279,7 @@ def test_steps_must_answer_what_prefixes_answer(windows: np.ndarray) -> None:
             name, found = super().answer(op, given)
             return name, found if op == "step" else 0.5 * found
 
-    assert refusal(windows, honest, kind=Better, mode="step") is InvalidCode.INCONSISTENT
+    assert refusal(windows, honest, kind=Better, mode="step") is FailureCode.INCONSISTENT
 
 
 def test_what_stands_is_the_prefix_value_not_that_of_the_steps(windows: np.ndarray) -> None:
@@ -318,7 +319,7 @@ class Learner:
 @pytest.mark.parametrize("mode", MODES)
 def test_learning_from_the_questions_is_noticed(windows: np.ndarray, mode: Mode) -> None:
     learners = Learner(3e-4), Learner(3e-4)
-    assert refusal(windows, *learners, mode=mode) in (InvalidCode.INCONSISTENT, InvalidCode.LEAK)
+    assert refusal(windows, *learners, mode=mode) in (FailureCode.INCONSISTENT, FailureCode.LEAK)
     twins = Learner(0.0), Learner(0.0)
     assert score(windows, *twins, mode=mode).largest_difference < 1e-5
 
@@ -340,7 +341,7 @@ def test_an_instance_that_imitates_the_memory_of_the_other_still_starts_cold(
         second.rate = 0.0 if asked < 20 else 1.0
         return second(tokens)
 
-    assert refusal(windows, first, cold) is InvalidCode.INCONSISTENT
+    assert refusal(windows, first, cold) is FailureCode.INCONSISTENT
 
 
 def test_to_know_what_is_audited_does_not_help_to_look_ahead(windows: np.ndarray) -> None:
@@ -362,7 +363,7 @@ def test_to_know_what_is_audited_does_not_help_to_look_ahead(windows: np.ndarray
     openers = iter([i.open for i in pair])
     with pytest.raises(InvalidAnswer) as refused:
         score_language_model(lambda: next(openers)(), few, V, np.random.default_rng(1), sealed=100)
-    assert refused.value.code is InvalidCode.LEAK
+    assert refused.value.code is FailureCode.LEAK
 
 
 def test_answers_that_do_not_sum_to_one_gain_nothing(windows: np.ndarray) -> None:
@@ -424,7 +425,7 @@ def test_one_instance_for_both_passes_would_be_fooled_and_two_are_not(
     few = windows[:100]
     same = Remembering()
     assert score(few, same, same, sealed=100).loss < 0.5 * ENTROPY
-    assert refusal(few, Remembering(), Remembering(), sealed=100) is InvalidCode.LEAK
+    assert refusal(few, Remembering(), Remembering(), sealed=100) is FailureCode.LEAK
 
 
 @pytest.mark.parametrize("options", [{"mode": "fast"}, {"sealed": 1}, {"sealed": 0}])

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from assay.evaluation.codes import InvalidAnswer, InvalidCode
+from assay.domain.failure_codes import FailureCode
+from assay.evaluation.codes import InvalidAnswer
 from assay.evaluation.predictor import Predictor
 from tests.evaluation.conftest import StartPredictor
 
@@ -55,32 +56,32 @@ def test_questions_larger_than_a_pipe_pass(start_predictor: StartPredictor) -> N
 @pytest.mark.parametrize(
     ("script", "code"),
     [
-        ("send(frame(1, ok)); note_sent(); time.sleep(30)", InvalidCode.EARLY_ANSWER),
-        ("read(); send(frame(1, ok) + b'x'); time.sleep(30)", InvalidCode.MALFORMED_FRAME),
-        ("read(); send(frame(1, ok) * 2); time.sleep(30)", InvalidCode.MALFORMED_FRAME),
-        ("read(); send(b'val_loss: 0.0001\\n' * 9); time.sleep(30)", InvalidCode.MALFORMED_FRAME),
-        ("read(); send(frame(2, ok)); time.sleep(30)", InvalidCode.MALFORMED_FRAME),
-        ("read(); send(frame(0, ok)); time.sleep(30)", InvalidCode.MALFORMED_FRAME),
-        ("read(); send(frame(1, ok, magic=b'NOPE')); time.sleep(30)", InvalidCode.MALFORMED_FRAME),
-        ("read(); send(frame(1, ok, name='z')); time.sleep(30)", InvalidCode.MALFORMED_FRAME),
-        ("read(); send(frame(1, ok.astype('f8'))); time.sleep(30)", InvalidCode.WRONG_TYPE),
-        ("read(); send(frame(1, ok.astype('i4'))); time.sleep(30)", InvalidCode.WRONG_TYPE),
-        ("read(); send(frame(1, ok.T)); time.sleep(30)", InvalidCode.WRONG_SHAPE),
-        ("read(); send(frame(1, ok, shape=[1 << 40])); time.sleep(30)", InvalidCode.WRONG_SHAPE),
-        ("read(); send(frame(1, ok + np.nan)); time.sleep(30)", InvalidCode.NOT_FINITE),
-        ("read(); send(frame(1, ok - np.inf)); time.sleep(30)", InvalidCode.NOT_FINITE),
-        ("read(); send(b'ASSY' + b'\\xff' * 4); time.sleep(30)", InvalidCode.OVERSIZED),
-        ("read(); send(frame(1, ok)[:-1])", InvalidCode.PREDICTOR_DIED),
-        ("read(); sys.exit(3)", InvalidCode.PREDICTOR_DIED),
-        ("sys.exit(3)", InvalidCode.PREDICTOR_DIED),
-        ("os.kill(os.getpid(), 9)", InvalidCode.PREDICTOR_DIED),
+        ("send(frame(1, ok)); note_sent(); time.sleep(30)", FailureCode.EARLY_ANSWER),
+        ("read(); send(frame(1, ok) + b'x'); time.sleep(30)", FailureCode.MALFORMED_FRAME),
+        ("read(); send(frame(1, ok) * 2); time.sleep(30)", FailureCode.MALFORMED_FRAME),
+        ("read(); send(b'val_loss: 0.0001\\n' * 9); time.sleep(30)", FailureCode.MALFORMED_FRAME),
+        ("read(); send(frame(2, ok)); time.sleep(30)", FailureCode.MALFORMED_FRAME),
+        ("read(); send(frame(0, ok)); time.sleep(30)", FailureCode.MALFORMED_FRAME),
+        ("read(); send(frame(1, ok, magic=b'NOPE')); time.sleep(30)", FailureCode.MALFORMED_FRAME),
+        ("read(); send(frame(1, ok, name='z')); time.sleep(30)", FailureCode.MALFORMED_FRAME),
+        ("read(); send(frame(1, ok.astype('f8'))); time.sleep(30)", FailureCode.WRONG_TYPE),
+        ("read(); send(frame(1, ok.astype('i4'))); time.sleep(30)", FailureCode.WRONG_TYPE),
+        ("read(); send(frame(1, ok.T)); time.sleep(30)", FailureCode.WRONG_SHAPE),
+        ("read(); send(frame(1, ok, shape=[1 << 40])); time.sleep(30)", FailureCode.WRONG_SHAPE),
+        ("read(); send(frame(1, ok + np.nan)); time.sleep(30)", FailureCode.NOT_FINITE),
+        ("read(); send(frame(1, ok - np.inf)); time.sleep(30)", FailureCode.NOT_FINITE),
+        ("read(); send(b'ASSY' + b'\\xff' * 4); time.sleep(30)", FailureCode.OVERSIZED),
+        ("read(); send(frame(1, ok)[:-1])", FailureCode.PREDICTOR_DIED),
+        ("read(); sys.exit(3)", FailureCode.PREDICTOR_DIED),
+        ("sys.exit(3)", FailureCode.PREDICTOR_DIED),
+        ("os.kill(os.getpid(), 9)", FailureCode.PREDICTOR_DIED),
     ],
 )
 def test_a_broken_answer_has_a_name(
-    start_predictor: StartPredictor, tmp_path: Path, script: str, code: InvalidCode
+    start_predictor: StartPredictor, tmp_path: Path, script: str, code: FailureCode
 ) -> None:
     with start_predictor(script) as predictor:
-        if code is InvalidCode.EARLY_ANSWER:
+        if code is FailureCode.EARLY_ANSWER:
             wait_until_sent(tmp_path)
         with pytest.raises(InvalidAnswer) as refused:
             ask(predictor)
@@ -100,7 +101,7 @@ def test_an_answer_in_advance_to_the_next_question_is_early(
         wait_until_sent(tmp_path)
         with pytest.raises(InvalidAnswer) as refused:
             ask(predictor)
-    assert refused.value.code is InvalidCode.EARLY_ANSWER
+    assert refused.value.code is FailureCode.EARLY_ANSWER
 
 
 def test_an_answer_before_a_long_question_has_been_read_is_early(
@@ -110,7 +111,7 @@ def test_an_answer_before_a_long_question_has_been_read_is_early(
     with start_predictor(script) as predictor:
         with pytest.raises(InvalidAnswer) as refused:
             predictor.ask("next", {"x": np.zeros(4_000_000, np.float32)}, EXPECT)
-    assert refused.value.code is InvalidCode.EARLY_ANSWER
+    assert refused.value.code is FailureCode.EARLY_ANSWER
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_silence_and_dripping_run_into_the_deadline(
         started = time.monotonic()
         with pytest.raises(InvalidAnswer) as refused:
             ask(predictor)
-    assert refused.value.code is InvalidCode.TIMEOUT
+    assert refused.value.code is FailureCode.TIMEOUT
     assert time.monotonic() - started < 10
 
 
@@ -142,7 +143,7 @@ def test_the_deadline_of_all_answers_together_holds(start_predictor: StartPredic
     with start_predictor(script, total=1.5) as predictor:
         with pytest.raises(InvalidAnswer) as refused:
             [ask(predictor) for _ in range(100)]
-    assert refused.value.code is InvalidCode.TIMEOUT
+    assert refused.value.code is FailureCode.TIMEOUT
     assert time.monotonic() - started < 15
 
 
@@ -152,7 +153,7 @@ def test_a_predictor_that_does_not_read_runs_into_the_deadline(
     with start_predictor("time.sleep(30)", each=1.0) as predictor:
         with pytest.raises(InvalidAnswer) as refused:
             predictor.ask("next", {"x": np.zeros(4_000_000, np.float32)}, EXPECT)
-    assert refused.value.code is InvalidCode.TIMEOUT
+    assert refused.value.code is FailureCode.TIMEOUT
 
 
 def test_death_is_explained(start_predictor: StartPredictor) -> None:

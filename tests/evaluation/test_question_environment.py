@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from assay.evaluation import EvaluationOutcome, EvaluationRequest, InvalidCode, evaluate_artifact
+from assay.domain.failure_codes import FailureCode
+from assay.evaluation import EvaluationOutcome, EvaluationRequest, evaluate_artifact
 from assay.sandbox import Limits, SandboxSettings
 from tests.evaluation.conftest import PREAMBLE
 from tests.evaluation.test_questions import COMPLETE
@@ -130,5 +131,5 @@ def test_an_answer_that_takes_over_the_grader_gains_nothing(folders: Path, backe
     forged = "__import__('os').write(3, __import__('struct').pack('<d', 1.0))"
     outcome = evaluated(folders, repr(f"\\boxed{{{forged}}}"), backend)
     assert outcome.failure is not None
-    assert outcome.failure.code is InvalidCode.FOOLED
+    assert outcome.failure.code is FailureCode.FOOLED
     assert "references" in outcome.failure.message

@@ -7,7 +7,8 @@ import functools
 import numpy as np
 import pytest
 
-from assay.evaluation.codes import InvalidAnswer, InvalidCode
+from assay.domain.failure_codes import FailureCode
+from assay.evaluation.codes import InvalidAnswer
 from assay.evaluation.questions import ask_questions
 from tests.evaluation.conftest import StartPredictor
 
@@ -80,21 +81,21 @@ def test_after_the_time_for_questions_no_more_are_asked(start_predictor: StartPr
 @pytest.mark.parametrize(
     ("reply", "code"),
     [
-        ("complete(header, [b'\\xff'] * n)", InvalidCode.WRONG_TYPE),
+        ("complete(header, [b'\\xff'] * n)", FailureCode.WRONG_TYPE),
         (
             "complete(header, ['\\ud800'.encode('utf-8', 'surrogatepass')] * n)",
-            InvalidCode.WRONG_TYPE,
+            FailureCode.WRONG_TYPE,
         ),
-        ("complete(header, [b''] * n, [4097] * n)", InvalidCode.OVERSIZED),
-        ("complete(header, [b''] * n, [-2] * n)", InvalidCode.OVERSIZED),
-        ("header['max_bytes'] = 1 << 20; complete(header, [b''] * n)", InvalidCode.WRONG_SHAPE),
-        ("complete(header, [b''] * (n + 1))", InvalidCode.WRONG_SHAPE),
-        ("sys.exit(1)", InvalidCode.PREDICTOR_DIED),
-        ("time.sleep(30)", InvalidCode.TIMEOUT),
+        ("complete(header, [b''] * n, [4097] * n)", FailureCode.OVERSIZED),
+        ("complete(header, [b''] * n, [-2] * n)", FailureCode.OVERSIZED),
+        ("header['max_bytes'] = 1 << 20; complete(header, [b''] * n)", FailureCode.WRONG_SHAPE),
+        ("complete(header, [b''] * (n + 1))", FailureCode.WRONG_SHAPE),
+        ("sys.exit(1)", FailureCode.PREDICTOR_DIED),
+        ("time.sleep(30)", FailureCode.TIMEOUT),
     ],
 )
 def test_a_broken_completion_has_a_code(
-    start_predictor: StartPredictor, reply: str, code: InvalidCode
+    start_predictor: StartPredictor, reply: str, code: FailureCode
 ) -> None:
     script = ADDER.replace(
         "BEFORE", f"n = len(arrays['lengths'])\n    if asked == 2: {reply}; continue"

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from assay.domain.failure_codes import FailureCode
 from assay.environments.vendored import vendored_files
-from assay.evaluation import Evaluation, EvaluationRequest, InvalidAnswer, InvalidCode, Rejection
+from assay.evaluation import Evaluation, EvaluationRequest, InvalidAnswer, Rejection
 from assay.evaluation.predictor import Predictor
 from assay.sandbox import Limits, SandboxSettings
 
@@ -167,7 +168,7 @@ def test_another_beginning_is_rejected(run: Run, code: str, expected: Rejection)
 
 def test_a_predictor_that_only_waits_runs_into_the_deadline(run: Run) -> None:
     evaluation = run(assay_predictor=OWN + "sys.stdin.read()\n", seconds=4.0)
-    assert refused(evaluation).code is InvalidCode.TIMEOUT
+    assert refused(evaluation).code is FailureCode.TIMEOUT
     assert evaluation.cpu.starting == evaluation.cpu.answering == []
     assert len(evaluation.cpu.total) == 1
 

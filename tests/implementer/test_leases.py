@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import func, select
 
 from assay.domain.errors import Fenced
-from assay.domain.states import Failure, FailureStage
+from assay.domain.failure_codes import Failure, FailureCode
+from assay.domain.states import FailureStage
 from assay.environments.catalog import Catalog
 from assay.llm import Executor
 from assay.llm.executors import RequestId
@@ -110,7 +111,7 @@ def test_of_many_that_begin_at_once_one_holds_it(
 def test_a_zombie_writes_nothing(shared: Context, experiment: str) -> None:
     zombie = taken(shared, experiment, "a", NOTHING)
     heir = taken(shared, experiment, "b")
-    failure = Failure(FailureStage.IMPLEMENT, "no_samples", "none")
+    failure = Failure(FailureStage.IMPLEMENT, FailureCode.NO_SAMPLES, "none")
 
     def call(work: Work) -> None:
         with shared.db.write() as session:

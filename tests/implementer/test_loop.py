@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from assay.contracts.batch import BatchRequest
-from assay.domain.states import Failure
+from assay.domain.failure_codes import Failure
 from assay.llm import Completion, ImplementRequest, RetryPolicy, Usage, open_executor
 from assay.storage import batches, environments, schema
 from assay.storage import samples as stored

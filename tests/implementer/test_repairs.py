@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import select, update
 from starlette.testclient import TestClient
 
+from assay.domain.failure_codes import Failure, FailureCode
 from assay.domain.placement import Placement
-from assay.domain.states import AttemptState, Failure, FailureStage, MeasurementKind
+from assay.domain.states import AttemptState, FailureStage, MeasurementKind
 from assay.llm import ImplementRequest
 from assay.storage import attempts, batches, schema
 from assay.storage.attempts import Outcome, Piece, Telemetry
@@ -31,7 +32,9 @@ TRACE = (
     '  File "/work/code/train.py", line 3, in <module>\n    STEP = 4\n'
     "RuntimeError: size of tensor a (4) must match\n"
 )
-CRASH = Failure(FailureStage.TRAIN, "crashed", "RuntimeError: size of tensor a (4) must match")
+CRASH = Failure(
+    FailureStage.TRAIN, FailureCode.CRASHED, "RuntimeError: size of tensor a (4) must match"
+)
 MENDED = GOOD.replace("STEP = 4", "STEP = 5")
 
 
@@ -163,8 +166,8 @@ def test_only_so_often(context: Context) -> None:
     [
         ({"repairs": 0}, CRASH, 0),
         ({}, CRASH, 6),
-        ({}, Failure(FailureStage.TRAIN, "wall_budget_exceeded", "too slow"), 0),
-        ({}, Failure(FailureStage.SCORE, "invalid", "NaN"), 0),
+        ({}, Failure(FailureStage.TRAIN, FailureCode.WALL_BUDGET_EXCEEDED, "too slow"), 0),
+        ({}, Failure(FailureStage.SCORE, FailureCode.NOT_FINITE, "NaN"), 0),
         ({"executor": "offline:literal"}, CRASH, 0),
     ],
 )
@@ -183,7 +186,9 @@ def test_a_crash_without_a_traceback_is_not_sent_back(context: Context) -> None:
     experiment = submit(context)
     implement(context, experiment, Scripted(lambda _: GOOD))
     (measurement,) = decisive(context, experiment)
-    killed = Failure(FailureStage.TRAIN, "crashed", "killed by SIGSEGV; nothing was logged")
+    killed = Failure(
+        FailureStage.TRAIN, FailureCode.CRASHED, "killed by SIGSEGV; nothing was logged"
+    )
     measure(context, measurement, killed, log="")
     model = Scripted(lambda _: MENDED)
     implement(context, experiment, model)

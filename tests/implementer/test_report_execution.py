@@ -15,7 +15,8 @@ from sqlalchemy import event, select, update
 from starlette.testclient import TestClient
 
 from assay.contracts.batch import BatchRequest
-from assay.domain.states import ExperimentState, Failure, FailureStage
+from assay.domain.failure_codes import Failure, FailureCode
+from assay.domain.states import ExperimentState, FailureStage
 from assay.environments.catalog import Catalog
 from assay.storage import batches, environments, experiments, schema, workers
 from assay.storage.batches import Similar
@@ -188,8 +189,8 @@ class Scene:
         return id_
 
 
-CRASHED = Failure(FailureStage.TRAIN, "crashed", "ValueError: no")
-MISFIT = Failure(FailureStage.IMPLEMENT, "no_match", "nothing fits")
+CRASHED = Failure(FailureStage.TRAIN, FailureCode.CRASHED, "ValueError: no")
+MISFIT = Failure(FailureStage.IMPLEMENT, FailureCode.NO_MATCH, "nothing fits")
 
 
 @pytest.fixture
@@ -233,7 +234,7 @@ def test_every_stage_is_counted(api: TestClient, scene: Scene) -> None:
     scene.fit(misfit, fitted=False)
     scene.end(misfit, MISFIT)
     scene.fit(fits)  # but preflight refused it
-    scene.end(fits, Failure(FailureStage.IMPLEMENT, "syntax_error", "no"))
+    scene.end(fits, Failure(FailureStage.IMPLEMENT, FailureCode.SYNTAX_ERROR, "no"))
     scene.fit(patched)
     scene.patch(patched)
     scene.patch(crashed, started=True)
@@ -264,7 +265,7 @@ def test_failures_come_most_frequent_first(api: TestClient, scene: Scene) -> Non
     _, ids = scene.submit(6)
     for experiment, failure in zip(ids, [MISFIT, CRASHED, CRASHED, MISFIT, CRASHED], strict=False):
         scene.end(experiment, failure)
-    scene.end(ids[5], Failure(FailureStage.SCORE, "leak", "it looks ahead"))
+    scene.end(ids[5], Failure(FailureStage.SCORE, FailureCode.LEAK, "it looks ahead"))
     assert only(api)["failures"] == [
         {"stage": "train", "code": "crashed", "count": 3},
         {"stage": "implement", "code": "no_match", "count": 2},

@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy import select
 
 from assay.analysis import worn_note
+from assay.domain.failure_codes import MOST_DECLARED, REJECTIONS, FailureCode
 from assay.domain.metrics import Direction
 from assay.domain.rounding import OUTCOME_BITS, shown
 from assay.domain.verdicts import Measured, Verdict, judge
 from assay.environments.catalog import Catalog
-from assay.evaluation.codes import InvalidCode
 from assay.storage import disclosure, schema
 from tests.implementer.scored import HEADERS, Service, open_service, score
 from tests.support.environment import MANIFEST, write_environment
@@ -192,14 +192,14 @@ def test_what_never_met_held_out_data_shows_nothing(service: Service) -> None:
 
 def test_a_failure_in_scoring_that_is_tried_again_counts_each_time(service: Service) -> None:
     first, _ = service.implement(service.experiments[0], "a = 1\n")
-    failure = {"stage": "score", "code": "evaluator_error", "message": "no", "retryable": True}
+    failure = {"stage": "score", "code": "evaluation_interrupted", "message": "no"}
     service.finish(first, state="failed", failure=failure, infrastructure=True)
     assert splits(service) == {"search": OUTCOME_BITS, "sealed": OUTCOME_BITS}
 
 
 def test_every_code_of_scoring_fits_into_the_bits_of_an_outcome() -> None:
-    of_guard = {"implausible", "not_confirmed"}
-    assert len({*InvalidCode, *of_guard, "succeeded"}) <= 1 << OUTCOME_BITS
+    of_guard = {FailureCode.IMPLAUSIBLE, FailureCode.NOT_CONFIRMED}
+    assert len({*REJECTIONS, *of_guard, "succeeded"}) + MOST_DECLARED <= 1 << OUTCOME_BITS
 
 
 def splits(service: Service) -> dict[str, int]:

@@ -14,8 +14,9 @@ from pydantic import SecretStr
 from sqlalchemy import event, insert, select, update
 from starlette.testclient import TestClient
 
+from assay.domain.failure_codes import Failure, FailureCode
 from assay.domain.ids import new_id
-from assay.domain.states import AttemptState, Failure, FailureStage
+from assay.domain.states import AttemptState, FailureStage
 from assay.storage import calls, schema, statistics
 from assay.storage.attempts import Outcome
 from assay.storage.calls import CallEnd, CallStart, Payer
@@ -77,12 +78,12 @@ def test_what_waits_and_runs_is_shown_by_size(world: World) -> None:
 def test_wasted_seconds_are_told_by_cause(world: World) -> None:
     batch = world.submit("One.", "Two.", "Three.")
     ids = [world.implement(e.id, f"STEP = {n}\n") for n, e in enumerate(world.experiments(batch))]
-    crash = Failure(FailureStage.TRAIN, "crashed", "ValueError: no")
-    full = Failure(FailureStage.START, "host_disk_full", "no space", retryable=True)
+    crash = Failure(FailureStage.TRAIN, FailureCode.CRASHED, "ValueError: no")
+    full = Failure(FailureStage.START, FailureCode.HOST_FAILED, "no space")
     outcomes = [
         None,
         Outcome(AttemptState.FAILED, crash, started=True, seconds=1.0),
-        Outcome(AttemptState.FAILED, full, infrastructure=True),
+        Outcome(AttemptState.FAILED, full),
     ]
     for measurement, outcome in zip(ids, outcomes, strict=True):
         attempt = world.assign(measurement)
@@ -94,9 +95,9 @@ def test_wasted_seconds_are_told_by_cause(world: World) -> None:
     finished = "assay_attempts_finished_total"
     assert of(values, finished, state="succeeded", cause="succeeded", counted="yes") == 1
     assert of(values, finished, state="failed", cause="crashed", counted="yes") == 1
-    assert of(values, finished, state="failed", cause="host_disk_full", counted="no") == 1
+    assert of(values, finished, state="failed", cause="host_failed", counted="no") == 1
     assert of(values, "assay_used_gpu_seconds_total") == pytest.approx(2400, rel=0.05)
-    wasted = of(values, "assay_wasted_gpu_seconds_total", cause="host_disk_full")
+    wasted = of(values, "assay_wasted_gpu_seconds_total", cause="host_failed")
     assert wasted == pytest.approx(800, rel=0.05)
     assert of(values, "assay_wasted_gpu_seconds_total", cause="crashed") == 0
     assert of(values, "assay_measurements_failed_total", code="crashed") == 1

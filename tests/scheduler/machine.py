@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sqlalchemy import select
 
 from assay.domain.errors import Fenced
-from assay.domain.states import AttemptState, Failure, FailureStage
+from assay.domain.failure_codes import Failure, FailureCode
+from assay.domain.states import AttemptState, FailureStage
 from assay.storage import batches, cordons, schema, workers
 from assay.storage.attempts import Outcome
 from services.scheduler.clock import Scheduler
@@ -23,8 +24,8 @@ from tests.storage.lifecycle import CRASH, World
 
 SUCCESS = Outcome(AttemptState.SUCCEEDED, metric=1.0, metrics={"score": 1.0}, started=True)
 FAILED = Outcome(AttemptState.FAILED, CRASH, started=True)
-NO_START = Failure(FailureStage.START, "sandbox_failed", "no room", retryable=True)
-FAULT = Outcome(AttemptState.FAILED, NO_START, infrastructure=True)
+NO_START = Failure(FailureStage.START, FailureCode.SANDBOX_FAILED, "no room")
+FAULT = Outcome(AttemptState.FAILED, NO_START)
 CPUS = 4  # of a host; a measurement takes one
 TERMINAL = {"succeeded", "failed", "cancelled"}
 

@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import select
 
 from assay.domain.errors import Conflict, Fenced, Forbidden
-from assay.domain.states import AttemptState, Failure, FailureStage
+from assay.domain.failure_codes import Failure, FailureCode
+from assay.domain.states import AttemptState, FailureStage
 from assay.environments.catalog import Catalog
 from assay.storage import attempts, batches, schema, workers
 from assay.storage.attempts import Outcome, Telemetry
@@ -18,11 +19,11 @@ from assay.storage.objects import LocalStore
 from tests.scheduler.moments import pass_time, scheduler
 from tests.storage.lifecycle import World
 
-NO_START = Failure(FailureStage.START, "sandbox_failed", "no room", retryable=True)
-FAULT = Outcome(AttemptState.FAILED, NO_START, infrastructure=True)
-STOPPED = Failure(FailureStage.START, "worker_stopped", "SIGTERM", retryable=True)
-PLANNED = Outcome(AttemptState.FAILED, STOPPED, infrastructure=True)
-KILLED = Failure(FailureStage.TRAIN, "crashed", "killed by SIGKILL")
+NO_START = Failure(FailureStage.START, FailureCode.SANDBOX_FAILED, "no room")
+FAULT = Outcome(AttemptState.FAILED, NO_START)
+STOPPED = Failure(FailureStage.START, FailureCode.WORKER_STOPPED, "SIGTERM")
+PLANNED = Outcome(AttemptState.FAILED, STOPPED)
+KILLED = Failure(FailureStage.TRAIN, FailureCode.CRASHED, "killed by SIGKILL")
 UNCLEAR = Outcome(AttemptState.FAILED, KILLED, unclear=True)
 
 
@@ -63,7 +64,7 @@ def test_a_worker_that_does_not_take_an_attempt_is_told_again_and_then_loses_it(
     stored = world.attempt(attempt.id)
     assert (stored.state, stored.released_at is not None) == ("lost", True)
     assert stored.failure is not None
-    assert stored.failure["code"] == "unclaimed"
+    assert stored.failure["code"] == "ignored"
     clock.tick()
     (spec,) = other.sync().assign  # to somebody else, since there is somebody else
     assert spec.measurement == attempt.measurement_id
@@ -176,8 +177,8 @@ def test_what_is_unclear_is_tried_once_more_and_then_is_the_codebases(world: Wor
 
 def test_a_planned_stop_waits_for_nothing(world: World) -> None:
     measurement = world.measurement_of_one()
-    stopped = Failure(FailureStage.START, "worker_stopped", "told to stop", retryable=True)
-    world.measure(measurement, Outcome(AttemptState.FAILED, stopped, infrastructure=True))
+    stopped = Failure(FailureStage.START, FailureCode.WORKER_STOPPED, "told to stop")
+    world.measure(measurement, Outcome(AttemptState.FAILED, stopped))
     assert scheduler(world).ticks.decisions["assigned"] == 1
 
 

@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import select
 
 from assay.contracts.worker import SyncRequest
-from assay.domain.states import AttemptState, Failure, FailureStage
+from assay.domain.failure_codes import Failure, FailureCode
+from assay.domain.states import AttemptState, FailureStage
 from assay.environments.catalog import Catalog
 from assay.storage import cordons, schema, workers
 from assay.storage.attempts import Outcome
@@ -17,8 +18,8 @@ from assay.storage.objects import LocalStore
 from tests.scheduler.moments import pass_time, scheduler
 from tests.storage.lifecycle import World
 
-NO_START = Failure(FailureStage.START, "sandbox_failed", "no room", retryable=True)
-FAULT = Outcome(AttemptState.FAILED, NO_START, infrastructure=True)
+NO_START = Failure(FailureStage.START, FailureCode.SANDBOX_FAILED, "no room")
+FAULT = Outcome(AttemptState.FAILED, NO_START)
 
 
 @pytest.fixture

@@ -20,8 +20,9 @@ from assay.contracts.worker import (
     SyncResponse,
     WorkerRegistration,
 )
+from assay.domain.failure_codes import Failure, FailureCode
 from assay.domain.placement import Placement
-from assay.domain.states import AttemptState, Failure, FailureStage
+from assay.domain.states import AttemptState, FailureStage
 from assay.environments.catalog import Catalog
 from assay.storage import attempts, batches, environments, implementations, schema, workers
 from assay.storage.attempts import Outcome, Telemetry
@@ -30,7 +31,7 @@ from assay.storage.objects import LocalStore
 
 TTL = timedelta(seconds=60)
 CLASS = "cpu"
-CRASH = Failure(FailureStage.TRAIN, "crashed", "ValueError: no")
+CRASH = Failure(FailureStage.TRAIN, FailureCode.CRASHED, "ValueError: no")
 
 
 @dataclass

@@ -10,16 +10,17 @@ from sqlalchemy.exc import DBAPIError
 
 from assay.contracts.worker import SyncResponse
 from assay.domain.errors import Conflict, Fenced
-from assay.domain.states import AttemptState, Failure, FailureStage
+from assay.domain.failure_codes import Failure, FailureCode
+from assay.domain.states import AttemptState, FailureStage
 from assay.environments.catalog import Catalog
 from assay.storage import attempts, batches, expiry, leader, outbox, schema
-from assay.storage.attempts import Outcome, Piece, Telemetry
+from assay.storage.attempts import Loss, Outcome, Piece, Telemetry
 from assay.storage.database import Database
 from assay.storage.measurements import MAX_INFRASTRUCTURE_FAILURES
 from assay.storage.objects import LocalStore
 from tests.storage.lifecycle import CRASH, TTL, World
 
-LOST = Failure(FailureStage.START, "sandbox_failed", "no room", retryable=True)
+LOST = Failure(FailureStage.START, FailureCode.SANDBOX_FAILED, "no room")
 
 
 @pytest.fixture
@@ -217,9 +218,9 @@ def test_an_attempt_the_worker_no_longer_holds_is_tried_again(world: World) -> N
 def test_infrastructure_failures_are_retried_but_not_for_ever(world: World) -> None:
     batch, _, measurement = one(world)
     for _ in range(MAX_INFRASTRUCTURE_FAILURES):
-        world.measure(measurement, Outcome(AttemptState.FAILED, LOST, infrastructure=True))
+        world.measure(measurement, Outcome(AttemptState.FAILED, LOST))
         assert world.state(measurement) == "queued"
-    world.measure(measurement, Outcome(AttemptState.FAILED, LOST, infrastructure=True))
+    world.measure(measurement, Outcome(AttemptState.FAILED, LOST))
     experiment = world.experiments(batch)[0]
     assert experiment.state == "failed"
     assert experiment.failure is not None
@@ -228,9 +229,9 @@ def test_infrastructure_failures_are_retried_but_not_for_ever(world: World) -> N
 
 def test_planned_stops_of_a_worker_are_no_failures(world: World) -> None:
     batch, _, measurement = one(world)
-    stopped = Failure(FailureStage.START, "worker_stopped", "told to stop", retryable=True)
+    stopped = Failure(FailureStage.START, FailureCode.WORKER_STOPPED, "told to stop")
     for _ in range(MAX_INFRASTRUCTURE_FAILURES + 2):
-        world.measure(measurement, Outcome(AttemptState.FAILED, stopped, infrastructure=True))
+        world.measure(measurement, Outcome(AttemptState.FAILED, stopped))
         assert world.state(measurement) == "queued"
     world.measure(measurement)
     assert world.experiments(batch)[0].state == "succeeded"
@@ -431,3 +432,33 @@ def test_one_leader_at_a_time_and_a_paused_one_cannot_act(world: World) -> None:
     assert restarted == second + 1
     leader.release(world.db, "b")
     assert leader.acquire(world.db, "a", TTL) == restarted + 1
+
+
+@pytest.mark.parametrize("code", [FailureCode.UNCLAIMED, FailureCode.IGNORED])
+def test_a_worker_that_was_heard_of_is_blamed_for_what_it_did_not_take(
+    world: World, code: FailureCode
+) -> None:
+    _, _, measurement = one(world)
+    for _ in range(MAX_INFRASTRUCTURE_FAILURES + 2):
+        attempt = world.assign(measurement)
+        assert attempt is not None
+        with world.db.write() as session:
+            row = session.get_one(schema.Attempt, attempt.id)
+            attempts.lose(world.db, session, [row], Loss("why", code, released=True))
+        stored = world.attempt(attempt.id)
+        assert stored.infrastructure is (code is FailureCode.IGNORED)
+        assert world.state(measurement) == "queued"
+
+
+def test_a_restart_counts_as_a_try_and_not_against_the_worker(world: World) -> None:
+    _, _, measurement = one(world)
+    attempt = world.assign(measurement)
+    assert attempt is not None
+    world.claim(attempt)
+    world.restart("two")
+    stored = world.attempt(attempt.id)
+    assert (stored.failure or {})["code"] == "worker_restarted"
+    assert not stored.infrastructure
+    with world.db.read() as session:
+        row = session.get_one(schema.Measurement, measurement)
+        assert (row.state, row.infrastructure_failures) == ("queued", 1)

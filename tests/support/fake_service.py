@@ -51,7 +51,7 @@ def outcome(text: str) -> float | dict[str, Any]:
         return {"stage": "implement", "code": "no_match", "message": "context not found"}
     if "boom" in text:
         trace = "Traceback\n  line 4\nZeroDivisionError: \x1b[31mdivision\x1b[0m by zero"
-        return {"stage": "train", "code": "crash", "message": trace}
+        return {"stage": "train", "code": "crashed", "message": trace}
     return 2.3 + derive_seed(text) % 1000 / 2000
 
 

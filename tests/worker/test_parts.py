@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from assay.contracts.environment import MetricSpec
 from assay.contracts.worker import FinishRequest
-from assay.domain.errors import Fenced, NotFound, Unavailable
+from assay.domain.errors import AssayError, Fenced, InvalidInput, NotFound, Unavailable
 from assay.domain.metrics import Direction
 from assay.environments import Bundle
 from assay.evaluation import EvaluationFailure, Rejection
@@ -27,9 +27,11 @@ from services.worker.api import ApiRefused, WorkerApi
 from services.worker.cache import BundleCache, Corrupt
 from services.worker.failures import (
     MetricBounds,
+    fault_of,
     implausible,
     last_traceback_line,
     printable,
+    read_bounds,
     score_failure,
     training_failure,
 )
@@ -77,7 +79,6 @@ def ended(
     failed = training_failure(end, tail, wall=10)
     assert failed is not None
     body = failed.failure
-    assert not failed.infrastructure
     assert body.stage == "train"
     return body.code, body.message
 
@@ -107,8 +108,7 @@ def blame(reason: str, code: int, *, starved: float = 0.0) -> str:
     end = Exit(reason, code, 100.0, 5.0, None, starved_seconds=starved)  # type: ignore[arg-type]
     failed = training_failure(end, b"", wall=50)
     assert failed is not None
-    if failed.infrastructure:
-        assert failed.failure.retryable
+    if failed.failure.retryable:
         return failed.failure.code
     return "unclear" if failed.unclear else "idea"
 
@@ -127,6 +127,36 @@ def test_blame_follows_what_the_kernel_saw() -> None:
         assert blame("exited", crash) == "idea"
 
 
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Corrupt("torn"), "corrupt_transfer"),
+        (Unavailable("away"), "unavailable"),
+        (ApiRefused("no", code="object_store_denied"), "object_store_denied"),
+        (ApiRefused("no", code="invalid"), "api_refused"),
+        (ApiRefused("no", code="too_large"), "api_refused"),
+        (NotFound("gone"), "api_refused"),
+        (InvalidInput("odd"), "worker_error"),
+        (collect.UnsafeArtifact("a link"), "worker_error"),
+    ],
+)
+def test_an_error_ends_an_attempt_with_a_registered_code_that_is_tried_again(
+    error: AssayError, code: str
+) -> None:
+    end = fault_of(error)
+    assert end.failure is not None
+    assert (end.failure.stage, end.failure.code, end.failure.retryable) == ("start", code, True)
+    assert str(error) in end.failure.message
+    assert end.is_retried
+
+
+def test_bounds_that_are_none_are_the_environments_fault(tmp_path: Path) -> None:
+    (tmp_path / "bounds.json").write_text("[]")
+    with pytest.raises(InvalidInput) as refused:
+        read_bounds(tmp_path)
+    assert refused.value.code == "prepare_failed"
+
+
 def test_messages_are_printable_and_bounded() -> None:
     assert (
         printable("a\x00\x1b[31mb\nc")
@@ -143,13 +173,11 @@ def test_score_failures_tell_the_sentence_and_not_the_detail() -> None:
         EvaluationFailure.of(Rejection.PREDICTOR_DIED, "ended with code 107\nKeyError: 1")
     )
     assert failed.failure.message == Rejection.PREDICTOR_DIED.sentence
-    assert (failed.failure.stage, failed.infrastructure) == ("score", False)
-    interrupted = EvaluationFailure.of(
-        Rejection.INTERRUPTED, "no user id is free", infrastructure=True
-    )
+    assert (failed.failure.stage, failed.failure.retryable) == ("score", False)
+    interrupted = EvaluationFailure.of(Rejection.INTERRUPTED, "no user id is free")
     failed = score_failure(interrupted)
     assert failed.failure.message == Rejection.INTERRUPTED.sentence
-    assert (failed.failure.code, failed.infrastructure) == ("evaluation_interrupted", True)
+    assert (failed.failure.code, failed.failure.retryable) == ("evaluation_interrupted", True)
 
 
 @pytest.mark.parametrize(

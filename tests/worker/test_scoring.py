@@ -10,13 +10,13 @@ import pytest
 
 from assay.contracts.environment import Budget, MetricSpec, Profile
 from assay.domain.errors import InvalidInput
+from assay.domain.failure_codes import FailureCode
 from assay.domain.metrics import Direction
 from assay.domain.rescore import Rescore
 from assay.evaluation import (
     EvaluationFailure,
     EvaluationOutcome,
     EvaluationRequest,
-    InvalidCode,
 )
 from assay.sandbox import Limits, SandboxSettings
 from services.worker.failures import AttemptFailed, MetricBounds, read_bounds
@@ -74,7 +74,7 @@ def test_an_outlier_that_does_not_repeat_does_not_count() -> None:
         made.run(request_of())
     assert (failed.value.failure.stage, failed.value.failure.code) == ("guard", "not_confirmed")
     assert "rescored" not in made.facts
-    made, _ = scoring([{"loss": 1.0}, InvalidCode.LEAK], Rescore(1.5))
+    made, _ = scoring([{"loss": 1.0}, FailureCode.LEAK], Rescore(1.5))
     with pytest.raises(AttemptFailed) as failed:
         made.run(request_of())
     assert (failed.value.failure.stage, failed.value.failure.code) == ("score", "leak")
@@ -104,7 +104,7 @@ def test_what_is_held_impossible_never_counts(metrics: dict[str, float]) -> None
 
 def test_what_an_evaluation_used_can_fail_it() -> None:
     made, _ = scoring([{"loss": 1.0}], None)
-    refusal = EvaluationFailure(InvalidCode.COMPUTE_EXCEEDED, "too much")
+    refusal = EvaluationFailure(FailureCode.COMPUTE_EXCEEDED, "too much")
     made.judge = lambda outcome: dataclasses.replace(outcome, metrics=None, failure=refusal)
     with pytest.raises(AttemptFailed) as failed:
         made.run(request_of())

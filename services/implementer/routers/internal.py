@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fastapi import APIRouter, Depends
 from starlette.concurrency import run_in_threadpool
 
@@ -16,8 +18,9 @@ from assay.contracts.worker import (
     WorkerRegistration,
 )
 from assay.domain.errors import Forbidden, InvalidInput
+from assay.domain.failure_codes import reported_failure
 from assay.domain.metrics import LARGEST_METRIC
-from assay.domain.states import AttemptState, Failure, MeasurementKind
+from assay.domain.states import AttemptState, MeasurementKind
 from assay.storage import attempts, environments, workers
 from assay.storage.attempts import Outcome, Telemetry
 from assay.storage.objects import attempt_prefix
@@ -110,11 +113,11 @@ def finish(
     keep(worker=worker_id, lease_token=request.lease_token)
     with context.db.read() as session:
         of = attempts.subject(session, attempt, worker_id, request.lease_token)
-        metric_name = environments.manifest(session, of.environment).metric.name
+        manifest = environments.manifest(session, of.environment)
     lease = Lease(attempt, worker_id, request.lease_token)
     prefix = attempt_prefix(of.measurement, attempt, request.lease_token)
-    metric = None if of.kind is MeasurementKind.SMOKE else _metric(request, metric_name)
-    outcome = _outcome(request, metric, prefix)
+    metric = None if of.kind is MeasurementKind.SMOKE else _metric(request, manifest.metric.name)
+    outcome = _outcome(request, metric, prefix, manifest.failures)
     telemetry = _telemetry(context, lease, request)
     intake.store_files(context, prefix, request.artifacts)
     intake.write_manifest(context, lease, of.measurement, outcome)
@@ -148,14 +151,15 @@ def _metric(request: FinishRequest, name: str) -> float | None:
     return metric
 
 
-def _outcome(request: FinishRequest, metric: float | None, prefix: str) -> Outcome:
+def _outcome(
+    request: FinishRequest, metric: float | None, prefix: str, declared: Collection[str]
+) -> Outcome:
     failure = request.failure
     return Outcome(
         state=AttemptState(request.state),
-        failure=Failure(failure.stage, failure.code, failure.message, failure.retryable)
+        failure=reported_failure(failure.stage, failure.code, failure.message, declared)
         if failure
         else None,
-        infrastructure=request.infrastructure,
         unclear=request.unclear,
         metric=metric,
         metrics=request.metrics,

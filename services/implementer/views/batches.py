@@ -136,7 +136,7 @@ def _not_done(session: Session, batch_id: str) -> int:
         select(func.count()).where(
             schema.Experiment.batch_id == batch_id,
             schema.Experiment.state == ExperimentState.FAILED.value,
-            code.in_(caps.CAP_CODES),
+            code.in_([cap.value for cap in caps.CAP_CODES]),
         )
     ).one()
 

@@ -55,6 +55,7 @@ def _environment_body(environment: Environment, bits: Bits) -> EnvironmentBody:
         ],
         knobs=list(manifest.knobs),
         recipes=list(manifest.recipes),
+        failures=dict(manifest.failures),
         codebase=environment.codebase_hash,
         splits=_splits(manifest, bits),
     )

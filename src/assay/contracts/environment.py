@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from assay.contracts.base import (
     FailureBody,
@@ -17,6 +17,7 @@ from assay.contracts.base import (
     Resource,
     Text,
 )
+from assay.domain.failure_codes import MOST_DECLARED, why_not_declarable
 from assay.domain.metrics import Direction, Judged, RewardKind
 from assay.domain.rounding import DEFAULT_BITS
 
@@ -24,6 +25,8 @@ from assay.domain.rounding import DEFAULT_BITS
 FileName = Annotated[Text, Field(min_length=1, max_length=1_000)]
 #: A piece of code, or a statement for people.
 Passage = Annotated[Text, Field(max_length=256 << 10)]
+#: What a failure means and what to do, in one sentence or two.
+Meaning = Annotated[Text, Field(min_length=1, max_length=500)]
 Argument = Annotated[Text, Field(max_length=4_000)]
 #: A year: more than any budget, and little enough to add to a date.
 Seconds = Annotated[float, Field(gt=0, le=366 * 86_400, allow_inf_nan=False)]
@@ -236,8 +239,21 @@ class EnvironmentManifest(Manifest):
         exclude_if=lambda bits: bits == DEFAULT_BITS,
         description="Bits that results may show about a held-out split before it counts as worn.",
     )
+    failures: Annotated[dict[str, Meaning], Named(MOST_DECLARED)] = Field(
+        {},
+        exclude_if=lambda failures: not failures,
+        description="Codes of its own that the evaluator rejects with, and what each means.",
+    )
     knobs: tuple[KnobSpec, ...] = Field((), max_length=1_000)
     recipes: tuple[RecipeSpec, ...] = Field((), max_length=1_000)
+
+    @field_validator("failures")
+    @classmethod
+    def _declares_new_codes(cls, failures: dict[str, str]) -> dict[str, str]:
+        for code in failures:
+            if why_not := why_not_declarable(code):
+                raise ValueError(why_not)
+        return failures
 
     @model_validator(mode="after")
     def _has_a_profile(self) -> EnvironmentManifest:
@@ -351,6 +367,9 @@ class EnvironmentBody(Resource):
     reward: RewardKind
     protected: list[str]
     profiles: list[ProfileBody]
+    failures: dict[str, str] = Field(
+        {}, description="Codes of stage `score` that the environment declares, with their meaning."
+    )
     knobs: list[KnobSpec] = []
     recipes: list[RecipeSpec] = []
     codebase: str = Field(description="Hash of the baseline codebase.")

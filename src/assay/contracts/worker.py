@@ -297,7 +297,9 @@ class FinishRequest(LeaseRequest):
     state: Literal["succeeded", "failed", "cancelled"]
     failure: FailureReport | None = None
     infrastructure: bool = Field(
-        False, description="The failure is not the codebase's: try again elsewhere."
+        False,
+        description="Whether the worker expects another try. The service decides by "
+        "`failure.code`.",
     )
     unclear: bool = Field(
         False,

@@ -5,9 +5,7 @@ A state that is terminal never changes again; the database enforces the same rul
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
 
 
 class ExperimentState(StrEnum):
@@ -122,21 +120,3 @@ LIVE_ATTEMPT = frozenset(
         AttemptState.FINALIZING,
     }
 )
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why something failed. `retryable` marks infrastructure failures, which were retried."""
-
-    stage: FailureStage
-    code: str
-    message: str
-    retryable: bool = False
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"stage": self.stage.value}
-
-    @classmethod
-    def from_dict(cls, stored: dict[str, Any]) -> Failure:
-        """The inverse of `as_dict`."""
-        return cls(**(stored | {"stage": FailureStage(stored["stage"])}))

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from assay.domain.errors import AssayError
+from assay.domain.failure_codes import FailureCode
 from assay.environments.catalog import Environment
 
 SPLITS = ("train", "search", "sealed")
@@ -20,7 +21,7 @@ SPLITS = ("train", "search", "sealed")
 class PrepareError(AssayError):
     """Preparing the data of an environment failed."""
 
-    code = "prepare_failed"
+    code = FailureCode.PREPARE_FAILED
 
 
 HELD_OUT_KEY = "ASSAY_HELD_OUT_KEY"

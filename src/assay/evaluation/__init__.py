@@ -4,7 +4,7 @@
 `Evaluation`. Nothing here imports numpy until an evaluation needs it.
 """
 
-from assay.evaluation.codes import InvalidAnswer, InvalidCode, Rejection
+from assay.evaluation.codes import InvalidAnswer, Rejection
 from assay.evaluation.evaluation import (
     Evaluation,
     EvaluationFailure,
@@ -25,7 +25,6 @@ __all__ = [
     "EvaluationOutcome",
     "EvaluationRequest",
     "InvalidAnswer",
-    "InvalidCode",
     "Rejection",
     "evaluate_artifact",
     "evaluate_in_child",

@@ -16,10 +16,11 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from assay.domain.failure_codes import Code, FailureCode
 from assay.evaluation import artifact as artifacts
 from assay.evaluation.checkpoints import FOLDER, Checkpoint
 from assay.evaluation.clock import Clock
-from assay.evaluation.codes import InvalidAnswer, InvalidCode, Rejection
+from assay.evaluation.codes import InvalidAnswer, Rejection, find_rejection
 from assay.evaluation.usage import CpuSeconds
 from assay.sandbox import Limits, SandboxError, SandboxSettings
 from assay.sandbox.starvation import UNCLEAR_SHARE
@@ -73,6 +74,7 @@ class EvaluationRequest:
     answer_seconds: float | None = None
     starved_seconds: float = 0.0
     shown_seed: int = 0
+    declared_failures: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,23 +84,19 @@ class EvaluationFailure:
     `message` comes from a fixed set of sentences and may be told to everyone. `detail` may hold
     numbers and text that a predictor chose after it had seen held-out data, so it belongs in the
     worker's log and nowhere else.
-    `infrastructure`: the host is to blame, not the codebase; another attempt may succeed.
-    `unclear`: it may be. `signalled`: see `InvalidAnswer`.
+    `unclear`: the host may be to blame. `signalled`: see `InvalidAnswer`.
     """
 
-    code: InvalidCode
+    code: Code
     message: str
     detail: str = ""
-    infrastructure: bool = False
     unclear: bool = False
     signalled: bool = False
 
     @classmethod
-    def of(
-        cls, rejection: Rejection, detail: str = "", *, infrastructure: bool = False
-    ) -> EvaluationFailure:
+    def of(cls, rejection: Rejection, detail: str = "") -> EvaluationFailure:
         """Return the failure with the code and the sentence of `rejection`."""
-        return cls(rejection.code, rejection.sentence, detail, infrastructure)
+        return cls(rejection.code, rejection.sentence, detail)
 
 
 @dataclass(frozen=True)
@@ -200,10 +198,12 @@ class Evaluation:
 
         Raises:
             InvalidAnswer: always.
-            ValueError: `code` is not one of `InvalidCode`.
+            ValueError: `code` is none of Assay's for scoring, and the environment does not declare
+                it under `[failures]`.
         """
+        rejection = find_rejection(code, self.request.declared_failures)
         sentence = message if message in self._literals else ""
-        raise InvalidAnswer(Rejection[InvalidCode(code).name], message, sentence=sentence)
+        raise InvalidAnswer(rejection, message, sentence=sentence)
 
     def predictor(self, checkpoint: str | None = None) -> AbstractContextManager[Predictor]:
         """A fresh instance of the predict entry point in a sandbox of its own.
@@ -430,9 +430,7 @@ def evaluate_artifact(request: EvaluationRequest) -> EvaluationOutcome:
     except InvalidAnswer as invalid:
         failure = _failure_of(invalid, run)
     except SandboxError as error:
-        failure = EvaluationFailure.of(
-            Rejection.INTERRUPTED, _describe(error), infrastructure=True
-        )
+        failure = EvaluationFailure.of(Rejection.INTERRUPTED, _describe(error))
     except (Exception, SystemExit) as error:
         failure = EvaluationFailure.of(Rejection.EVALUATOR_ERROR, _describe(error))
     return EvaluationOutcome(
@@ -448,10 +446,10 @@ def evaluate_artifact(request: EvaluationRequest) -> EvaluationOutcome:
 def _failure_of(invalid: InvalidAnswer, run: Evaluation) -> EvaluationFailure:
     """Why an answer does not count; if it came late, with whom is to blame for that."""
     request, starved = run.request, run.clock.starved()
-    is_late = invalid.code is InvalidCode.TIMEOUT
+    is_late = invalid.code is FailureCode.TIMEOUT
     if is_late and request.starved_seconds and starved >= request.starved_seconds:
         detail = f"the host kept it waiting for {starved:.1f} s: {invalid.detail}"
-        return EvaluationFailure.of(Rejection.INTERRUPTED, detail, infrastructure=True)
+        return EvaluationFailure.of(Rejection.INTERRUPTED, detail)
     return EvaluationFailure(
         invalid.code,
         invalid.message,

@@ -28,7 +28,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from assay.evaluation.codes import InvalidAnswer, InvalidCode, Rejection
+from assay.domain.failure_codes import FailureCode
+from assay.evaluation.codes import InvalidAnswer, Rejection
 from assay.evaluation.decoys import assign_decoys, few
 from assay.evaluation.predictor import Predictor
 from assay.evaluation.questions import text_array
@@ -95,7 +96,7 @@ class _Grader:
         try:
             _ask(self.program, ("", ""), reveals=False)
         except InvalidAnswer as invalid:
-            if invalid.code is InvalidCode.TIMEOUT:
+            if invalid.code is FailureCode.TIMEOUT:
                 raise
             raise GraderError(f"the grader does not start: {invalid.detail}") from None
         return True

@@ -83,9 +83,7 @@ def _overrun(
         return EvaluationFailure.of(Rejection.TIMEOUT, "the evaluation was killed at its limit")
     # Not even an exception came out: killed from outside, most likely for want of memory.
     return EvaluationFailure.of(
-        Rejection.INTERRUPTED,
-        f"the evaluation ended with code {child.exitcode}",
-        infrastructure=True,
+        Rejection.INTERRUPTED, f"the evaluation ended with code {child.exitcode}"
     )
 
 

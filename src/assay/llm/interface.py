@@ -11,8 +11,9 @@ ModelError
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
+from assay.domain.failure_codes import FailureCode
 from assay.llm.names import ModelName
 
 #: For estimates, where a provider does not say.
@@ -91,6 +92,8 @@ class ModelError(Exception):
     error instead, an estimate where the answer broke off, None where nothing is known.
     """
 
+    code: ClassVar[FailureCode] = FailureCode.MODEL_ERROR
+
     def __init__(
         self,
         message: str,
@@ -108,6 +111,8 @@ class ModelError(Exception):
 class MissingKey(ModelError):
     """The environment has no key for the provider; `variable` names what to set."""
 
+    code = FailureCode.MISSING_KEY
+
     def __init__(self, name: ModelName, variable: str) -> None:
         super().__init__(
             f"{name} needs a key: set the environment variable {variable} for this process "
@@ -119,12 +124,16 @@ class MissingKey(ModelError):
 class MissingPackage(ModelError):
     """The provider's SDK is not installed."""
 
+    code = FailureCode.MISSING_PACKAGE
+
     def __init__(self, name: ModelName, package: str) -> None:
         super().__init__(f"{name} needs the package {package}: pip install 'assay[llm]'.")
 
 
 class RateLimited(ModelError):
     """The provider asks to slow down."""
+
+    code = FailureCode.RATE_LIMITED
 
     def __init__(
         self, message: str, *, retry_after_s: float | None = None, usage: Usage | None = None
@@ -135,6 +144,8 @@ class RateLimited(ModelError):
 class ProviderUnavailable(ModelError):
     """The provider cannot be reached, is overloaded, or answered something unreadable."""
 
+    code = FailureCode.PROVIDER_UNAVAILABLE
+
     def __init__(
         self, message: str, *, retry_after_s: float | None = None, usage: Usage | None = None
     ) -> None:
@@ -143,6 +154,8 @@ class ProviderUnavailable(ModelError):
 
 class BadRequest(ModelError):
     """The provider refuses this request (wrong key, unknown model, too long …) for good."""
+
+    code = FailureCode.BAD_REQUEST
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
+from assay.domain.failure_codes import FailureCode
 from assay.domain.ids import new_id
 from assay.llm.executors import Executor, ImplementRequest, Limits, RequestId, identify
 from assay.llm.executors import prompt_version as version_of
@@ -30,9 +31,13 @@ _HASH = 32
 class ReplayMiss(ModelError):
     """What is asked was not recorded."""
 
+    code = FailureCode.REPLAY_MISS
+
 
 class TooLate(ModelError):
     """The answer came too late to win when it was recorded, and must not win now."""
+
+    code = FailureCode.TOO_LATE
 
 
 #: What a recorded failure was.

@@ -16,11 +16,11 @@ from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
 from assay.domain.errors import Fenced, Forbidden, NotFound
+from assay.domain.failure_codes import Failure, FailureCode, rules_of_stored
 from assay.domain.placement import Placement
 from assay.domain.states import (
     LIVE_ATTEMPT,
     AttemptState,
-    Failure,
     FailureStage,
     MeasurementKind,
     MeasurementState,
@@ -188,12 +188,11 @@ def _is_forward(current: str, new: AttemptState) -> bool:
 class Outcome:
     """How an attempt ended. A smoke that succeeded has no metric, everything else that did has.
 
-    `infrastructure`: the host is to blame. `unclear`: it may be, or the codebase.
+    `unclear`: the host may be to blame, or the codebase.
     """
 
     state: AttemptState
     failure: Failure | None = None
-    infrastructure: bool = False
     unclear: bool = False
     metric: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
@@ -202,6 +201,18 @@ class Outcome:
     artifacts: tuple[dict[str, Any], ...] = ()
     started: bool = False
     seconds: float = 0.0
+
+    @property
+    def is_retried(self) -> bool:
+        """Whether the measurement is queued again."""
+        failed = self.failure if self.state is AttemptState.FAILED else None
+        return failed is not None and failed.rules.retried
+
+    @property
+    def counts_against_worker(self) -> bool:
+        """Whether it counts among the failures for which a worker is cordoned."""
+        failed = self.failure if self.state is AttemptState.FAILED else None
+        return failed is not None and failed.rules.counts_against_worker
 
 
 def finish(
@@ -234,9 +245,7 @@ def finish(
         return AttemptState(attempt.state)
     attempt.state, attempt.finished_at, attempt.released_at = outcome.state.value, now, now
     attempt.failure = clean_json(outcome.failure.as_dict()) if outcome.failure else None
-    attempt.infrastructure = outcome.infrastructure and not measurements.is_planned(
-        outcome.failure
-    )
+    attempt.infrastructure = outcome.counts_against_worker
     if outcome.started and attempt.started_at is None:  # no report said so before
         attempt.started_at = now - timedelta(seconds=outcome.seconds)
     session.flush()
@@ -265,7 +274,7 @@ def _decide(
     measurement_id = attempt.measurement_id
     if outcome.failure is not None:
         disclosure.count_failure(session, measurement_id, outcome.failure.stage)
-    if outcome.infrastructure and outcome.failure is not None:
+    if outcome.failure is not None and outcome.is_retried:
         measurements.retry(db, session, measurement_id, outcome.failure, retry_after)
     elif outcome.unclear and outcome.failure is not None and not _failed_before(session, attempt):
         measurements.try_once_more(session, measurement_id)
@@ -280,17 +289,14 @@ def _decide(
 
 def _failed_before(session: Session, attempt: schema.Attempt) -> bool:
     """Whether an earlier attempt of the measurement ended for a reason of its codebase, too."""
-    earlier = select(schema.Attempt.id).where(
-        schema.Attempt.measurement_id == attempt.measurement_id,
-        schema.Attempt.id != attempt.id,
-        schema.Attempt.state == AttemptState.FAILED.value,
-        schema.Attempt.infrastructure.is_(False),
+    earlier = session.scalars(
+        select(schema.Attempt.failure).where(
+            schema.Attempt.measurement_id == attempt.measurement_id,
+            schema.Attempt.id != attempt.id,
+            schema.Attempt.state == AttemptState.FAILED.value,
+        )
     )
-    return any(
-        not measurements.is_planned(Failure(**failure))
-        for failure in session.scalars(earlier.with_only_columns(schema.Attempt.failure))
-        if failure
-    )
+    return any(not rules_of_stored(failure).retried for failure in earlier if failure)
 
 
 def _store_result(session: Session, attempt: schema.Attempt, outcome: Outcome) -> None:
@@ -318,22 +324,24 @@ class Loss:
     """Why attempts are lost.
 
     `released`: nothing of them runs any more; otherwise their resources stay taken until the
-    host says so. `blames_worker`: it counts among the failures for which a worker is cordoned.
+    host says so.
     """
 
     why: str
-    code: str
+    code: FailureCode
     released: bool = False
-    blames_worker: bool = False
     state: AttemptState = AttemptState.LOST
 
 
-VANISHED = Loss("its worker no longer runs it", code="lost", released=True, blames_worker=True)
-RESTARTED = Loss("its worker was restarted", code="lost", released=True)
-REMOVED = Loss("its worker was removed", code="worker_removed", released=True)
-STOPPING = Loss("its worker is stopping", code="unclaimed", released=True)
+VANISHED = Loss("its worker no longer runs it", FailureCode.LOST, released=True)
+RESTARTED = Loss("its worker was restarted", FailureCode.WORKER_RESTARTED, released=True)
+REMOVED = Loss("its worker was removed", FailureCode.WORKER_REMOVED, released=True)
+STOPPING = Loss("its worker is stopping", FailureCode.UNCLAIMED, released=True)
 WITHDRAWN = Loss(
-    "nobody wanted it any more", code="unclaimed", released=True, state=AttemptState.CANCELLED
+    "nobody wanted it any more",
+    FailureCode.UNCLAIMED,
+    released=True,
+    state=AttemptState.CANCELLED,
 )
 
 
@@ -352,10 +360,10 @@ def lose(
             attempt.released_at = attempt.released_at or now
         if attempt.state not in _LIVE:
             continue
-        failure = Failure(FailureStage.START, loss.code, loss.why, retryable=True)
+        failure = Failure(FailureStage.START, loss.code, loss.why)
         attempt.state, attempt.finished_at = loss.state.value, now
         attempt.failure = clean_json(failure.as_dict())
-        attempt.infrastructure = loss.blames_worker
+        attempt.infrastructure = failure.rules.counts_against_worker
         session.flush()
         measurements.retry(db, session, attempt.measurement_id, failure)
         lost.append(attempt)

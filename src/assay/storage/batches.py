@@ -10,12 +10,12 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchRequest
+from assay.domain.failure_codes import Failure, FailureCode
 from assay.domain.ids import new_id
 from assay.domain.states import (
     TERMINAL_EXPERIMENT,
     BatchState,
     ExperimentState,
-    Failure,
     FailureStage,
 )
 from assay.storage import baselines, environments, experiments, measurements, repairs, schema
@@ -154,7 +154,7 @@ def _skip(
         f"{alike['similarity']:.0%} of its words are those of {alike['experiment']}; with "
         "`novelty: warn` it is implemented nevertheless"
     )
-    failure = Failure(FailureStage.IMPLEMENT, "near_duplicate", message)
+    failure = Failure(FailureStage.IMPLEMENT, FailureCode.NEAR_DUPLICATE, message)
     implementation.state, implementation.finished_at = "cancelled", implementation.created_at
     session.flush()
     experiments.move(session, experiment_id, ExperimentState.CANCELLED, failure)

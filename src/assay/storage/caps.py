@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from assay.contracts.base import MAX_DOLLARS, MAX_GPU_HOURS
 from assay.contracts.batch import BatchOptions
 from assay.contracts.caps import DAY, Caps, Kind, Limit, OwnerSpending, Scope, Spending
+from assay.domain.failure_codes import FailureCode
 from assay.domain.states import TERMINAL_MEASUREMENT
 from assay.storage import schema
 from assay.storage.calls import Payer
@@ -24,8 +25,7 @@ from assay.storage.database import Database
 from assay.storage.types import epoch
 
 #: Failures that say that a cap was reached.
-SPEND_CAP, GPU_CAP = "spend_cap", "gpu_hours_cap"
-CAP_CODES = (SPEND_CAP, GPU_CAP)
+CAP_CODES = (FailureCode.SPEND_CAP, FailureCode.GPU_HOURS_CAP)
 KINDS: tuple[Kind, ...] = ("cost_usd", "gpu_hours")
 _TERMINAL = [s.value for s in TERMINAL_MEASUREMENT]
 
@@ -38,9 +38,10 @@ class Reached:
     used: Decimal | float
 
     @property
-    def code(self) -> str:
+    def code(self) -> FailureCode:
         """The code of what it ends."""
-        return SPEND_CAP if self.limit.kind == "cost_usd" else GPU_CAP
+        spends = self.limit.kind == "cost_usd"
+        return FailureCode.SPEND_CAP if spends else FailureCode.GPU_HOURS_CAP
 
     def __str__(self) -> str:
         unit = "USD" if self.limit.kind == "cost_usd" else "GPU-hours"

@@ -9,12 +9,12 @@ from typing import Any
 from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.orm import Session, aliased
 
+from assay.domain.failure_codes import Failure
 from assay.domain.states import (
     TERMINAL_EXPERIMENT,
     TERMINAL_MEASUREMENT,
     BatchState,
     ExperimentState,
-    Failure,
     MeasurementState,
 )
 from assay.storage import baselines, repairs, schema

@@ -12,6 +12,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, and_, case, or_, select, update
 from sqlalchemy.orm import Session
 
+from assay.domain.failure_codes import FailureCode
 from assay.domain.states import LIVE_ATTEMPT, AttemptState
 from assay.storage import attempts, measurements, schema
 from assay.storage.attempts import Loss
@@ -21,17 +22,10 @@ from assay.storage.rows import changed
 from assay.storage.types import clock
 
 _LIVE = [s.value for s in LIVE_ATTEMPT]
-_SILENT = Loss(
-    "its worker was not heard of until the lease ran out", code="lost", blames_worker=True
-)
-_LATE = Loss("its worker did not end it in time", code="deadline", blames_worker=True)
-_IGNORED = Loss(
-    "its worker was heard of and did not take it",
-    code="unclaimed",
-    released=True,
-    blames_worker=True,
-)
-_UNREACHED = Loss("its worker did not take it", code="unclaimed", released=True)
+_SILENT = Loss("its worker was not heard of until the lease ran out", FailureCode.LOST)
+_LATE = Loss("its worker did not end it in time", FailureCode.DEADLINE)
+_IGNORED = Loss("its worker was heard of and did not take it", FailureCode.IGNORED, released=True)
+_UNREACHED = Loss("its worker did not take it", FailureCode.UNCLAIMED, released=True)
 
 
 def expire(db: Database, session: Session, now: datetime) -> int:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Subquery, and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
+from assay.domain.failure_codes import FailureCode
 from assay.domain.metrics import Sample
 from assay.domain.states import (
     TERMINAL_EXPERIMENT,
@@ -25,7 +26,6 @@ from assay.domain.states import (
 from assay.storage import disclosure, repairs, schema
 from assay.storage.types import epoch
 
-NEAR_DUPLICATE = "near_duplicate"
 _TERMINAL = [s.value for s in TERMINAL_EXPERIMENT]
 _CANCELLED = ExperimentState.CANCELLED.value
 _SCORED = ExperimentState.SUCCEEDED.value
@@ -234,7 +234,7 @@ def _stages(session: Session, ideas: Subquery) -> list[tuple[Key, Stages]]:
             _count(counts, of.repaired),
             _count(of.state == _SCORED, of.repaired),
             _count(of.state == _CANCELLED),
-            _count(of.state == _CANCELLED, of.code == NEAR_DUPLICATE),
+            _count(of.state == _CANCELLED, of.code == FailureCode.NEAR_DUPLICATE.value),
         ).group_by(*_key(ideas))
     )
     return [(key, Stages(*rest)) for key, rest in map(_split, rows)]

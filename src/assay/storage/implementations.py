@@ -16,11 +16,11 @@ from sqlalchemy.orm import Session
 from assay.contracts.batch import BatchOptions
 from assay.contracts.environment import EnvironmentManifest
 from assay.domain.errors import Fenced
+from assay.domain.failure_codes import Failure
 from assay.domain.isolation import needs_isolation
 from assay.domain.states import (
     TERMINAL_EXPERIMENT,
     ExperimentState,
-    Failure,
 )
 from assay.storage import calls, caps, environments, experiments, measurements, repairs, schema
 from assay.storage.calls import Payer

@@ -11,13 +11,12 @@ from sqlalchemy import ColumnElement, Select, bindparam, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.environment import Profile
-from assay.domain.blame import is_shared
+from assay.domain.failure_codes import Failure, FailureCode, rules_of_stored
 from assay.domain.ids import new_id
 from assay.domain.states import (
     TERMINAL_EXPERIMENT,
     TERMINAL_MEASUREMENT,
     AttemptState,
-    Failure,
     FailureStage,
     MeasurementKind,
     MeasurementState,
@@ -31,12 +30,6 @@ from assay.storage.types import clock
 
 #: Infrastructure failures after which a measurement fails instead of being tried again.
 MAX_INFRASTRUCTURE_FAILURES = 3
-#: Codes of attempts that ended though nothing failed, however often that happens: the worker was
-#: told to stop, never took the attempt, or was removed by its operator.
-STOPPED, UNCLAIMED, REMOVED = "worker_stopped", "unclaimed", "worker_removed"
-_PLANNED = {STOPPED, UNCLAIMED, REMOVED}
-#: Codes of attempts whose worker fell silent, or could not end them in time.
-LOST, DEADLINE = "lost", "deadline"
 #: A measurement that took so many workers with it is not given to another.
 MAX_WORKERS_LOST = 2
 #: Pause before a measurement whose start failed is tried again; it doubles, up to the longest.
@@ -176,8 +169,7 @@ def counts(session: Session, row: schema.Measurement, terms: Terms) -> bool:
         return True
     if terms.again and row.finished_at is not None and row.finished_at <= terms.batch_at:
         return False
-    failure = row.failure or {}
-    shared = is_shared(failure.get("code", ""), retryable=bool(failure.get("retryable")))
+    shared = row.failure is not None and rules_of_stored(row.failure).shared
     return shared and not conditions.have_changed(session, row)
 
 
@@ -342,11 +334,6 @@ def settle(
     experiments.refresh_for_measurement(session, measurement_id)
 
 
-def is_planned(failure: Failure | None) -> bool:
-    """Whether an attempt ended though nothing failed."""
-    return failure is not None and failure.code in _PLANNED
-
-
 def retry(
     db: Database,
     session: Session,
@@ -363,7 +350,7 @@ def retry(
     ).one()
     if row.state in _TERMINAL:
         return
-    if not is_planned(failure):
+    if failure.rules.counts_as_try:
         row.infrastructure_failures += 1
     session.flush()
     if row.cancel_requested:
@@ -403,14 +390,13 @@ def _queue_again(
 
 def _final(session: Session, row: schema.Measurement, failure: Failure) -> Failure | None:
     """Why a measurement is not tried again, if it is not."""
-    if failure.code in (LOST, DEADLINE) and _workers_lost(session, row.id) >= MAX_WORKERS_LOST:
+    is_gone = failure.rules.worker_is_gone
+    if is_gone and _workers_lost(session, row.id) >= MAX_WORKERS_LOST:
         message = f"{MAX_WORKERS_LOST} workers were lost while they ran it; last: "
-        return Failure(
-            FailureStage.START, "quarantined", message + failure.message, retryable=True
-        )
+        return Failure(FailureStage.START, FailureCode.QUARANTINED, message + failure.message)
     if row.infrastructure_failures > MAX_INFRASTRUCTURE_FAILURES:
         message = f"given up after {row.infrastructure_failures} attempts; last: {failure.message}"
-        return Failure(FailureStage.START, "infrastructure", message, retryable=True)
+        return Failure(FailureStage.START, FailureCode.INFRASTRUCTURE, message)
     return None
 
 
@@ -423,17 +409,14 @@ def _workers_lost(session: Session, measurement_id: str) -> int:
             schema.Attempt.started_at.is_not(None),
         )
     ).all()
-    return len({row.worker_id for row in rows if row.failure["code"] in (LOST, DEADLINE)})
+    return len({row.worker_id for row in rows if rules_of_stored(row.failure).worker_is_gone})
 
 
 def _not_before(
     db: Database, session: Session, row: schema.Measurement, failure: Failure, after: timedelta
 ) -> datetime | None:
-    """When it may be tried again: what failed to start often fails at once again.
-
-    A lost attempt has cost a lease of waiting already.
-    """
-    if failure.code in (LOST, DEADLINE) or is_planned(failure):
+    """Return when it may be tried again; None if that is at once."""
+    if not failure.rules.waits:
         return None
     doubled = 1 << min(row.infrastructure_failures - 1, _MOST_DOUBLINGS)
     return db.now(session) + min(after * doubled, LONGEST_RETRY_AFTER)

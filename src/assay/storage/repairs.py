@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from assay.domain.failure_codes import FailureCode
 from assay.domain.isolation import is_offline
 from assay.domain.states import FailureStage
 from assay.storage import samples, schema
@@ -24,7 +25,6 @@ from assay.storage.types import clock
 EARLY = timedelta(minutes=5)
 #: What a measurement is to an experiment.
 SCORE, SMOKE, REPLACED = "score", "smoke", "replaced"
-_CRASHES = ("crashed",)
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Repair:
 
 def begin(session: Session, experiment_id: str, failure: dict[str, Any]) -> bool:
     """Take a failed experiment back to its model, if it may be. The caller changes its state."""
-    if failure.get("stage") != FailureStage.TRAIN.value or failure.get("code") not in _CRASHES:
+    if failure.get("stage") != FailureStage.TRAIN.value or not _is_crash(failure):
         return False
     work = session.execute(
         select(schema.Implementation, schema.Batch.options, schema.Experiment.codebase_id)
@@ -94,6 +94,10 @@ def begin(session: Session, experiment_id: str, failure: dict[str, Any]) -> bool
     return True
 
 
+def _is_crash(failure: dict[str, Any]) -> bool:
+    return failure.get("code") == FailureCode.CRASHED
+
+
 def _early_crash(session: Session, experiment_id: str) -> str | None:
     """The first of an experiment's measurements that crashed, if it did so early."""
     link, table, attempt = schema.ExperimentMeasurement, schema.Measurement, schema.Attempt
@@ -105,7 +109,7 @@ def _early_crash(session: Session, experiment_id: str) -> str | None:
         .order_by(table.seed, table.id, attempt.number.desc())
     ).all()
     for measurement, failure, started, finished in rows:
-        if (failure or {}).get("code") in _CRASHES and started and finished:
+        if failure and _is_crash(failure) and started and finished:
             return measurement if finished - started <= EARLY else None
     return None
 

@@ -12,6 +12,7 @@ from decimal import Decimal
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from assay.domain.failure_codes import Code, FailureCode
 from assay.storage import calls, schema
 from assay.storage.database import Database
 from assay.storage.rows import get
@@ -26,7 +27,7 @@ class Answer:
 
     text: str
     thinking: str | None = None
-    code: str | None = None
+    code: FailureCode | None = None
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Verdict:
     """What became of an answer. `fitted`: its diff applied, whatever preflight said of it."""
 
     state: str
-    code: str | None = None
+    code: Code | None = None
     log: str | None = None
     diff: str | None = None
     fitted: bool = False
@@ -74,7 +75,7 @@ def calling(
 def answered(session: Session, key: Key, answer: Answer) -> None:
     """The answer is here, and will not be asked for again."""
     row = get(session, schema.Sample, key, "sample")
-    row.state, row.code = "answered", answer.code
+    row.state, row.code = "answered", answer.code and str(answer.code)
     row.answer, row.thinking = clean_text(answer.text), clean_text(answer.thinking)
 
 
@@ -87,7 +88,7 @@ def smoking(session: Session, key: Key, measurement_id: str) -> None:
 def ended(db: Database, session: Session, key: Key, verdict: Verdict) -> None:
     """Nothing more is done for this sample and revision; its totals are those of its calls."""
     row = get(session, schema.Sample, key, "sample")
-    row.state, row.code = verdict.state, verdict.code
+    row.state, row.code = verdict.state, verdict.code and str(verdict.code)
     row.patch_log, row.diff = clean_text(verdict.log), clean_text(verdict.diff)
     row.fitted = row.fitted or verdict.fitted
     row.finished_at = db.now(session)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from assay.domain.failure_codes import FailureCode
 from assay.domain.hashing import derive_seed, tree_hash
 from assay.environments import Bundle, pack_tree
 from assay.environments.bundle import write_tree
@@ -280,7 +281,7 @@ def verdict(outcome: EvaluationOutcome) -> str:
     """`succeeded`, or the code of the failure."""
     if outcome.failure is None:
         return "succeeded"
-    assert not outcome.failure.infrastructure, outcome.failure
+    assert outcome.failure.code is not FailureCode.EVALUATION_INTERRUPTED, outcome.failure
     return str(outcome.failure.code)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from assay.evaluation import EvaluationOutcome, InvalidCode
+from assay.domain.failure_codes import FailureCode
+from assay.evaluation import EvaluationOutcome
 from assay.patching import guard
 from tests.attacks.scoring.arena import Arena, Outcome, Tree, edited, peeking
 from tests.attacks.scoring.conftest import ROUNDING, Honest
@@ -118,7 +119,7 @@ def test_nothing_is_found_beside_the_question(
     if name == "walks" and outcome.failure is not None:
         # Whatever follows the prefix in freed memory may be taken for the label. It is wrong, and
         # the other instance does not find the same.
-        assert outcome.failure.code == InvalidCode.INCONSISTENT, outcome
+        assert outcome.failure.code == FailureCode.INCONSISTENT, outcome
         return
     assert outcome.metrics is not None, outcome
     assert outcome.metrics["val_loss"] == pytest.approx(honest.loss, abs=ROUNDING)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from assay.evaluation import InvalidAnswer, InvalidCode, Rejection
+from assay.domain.failure_codes import FailureCode
+from assay.evaluation import InvalidAnswer, Rejection
 from assay.evaluation.artifact import read_bytes, read_json
 from assay.evaluation.grading import Grades
 
@@ -177,7 +178,7 @@ def test_a_checkpoint_changes_weights_alone(grader: Any, tmp_path: Path) -> None
     folder.mkdir(parents=True)
 
     def reject(code: str, message: str) -> None:
-        raise InvalidAnswer(Rejection[InvalidCode(code).name], sentence=message)
+        raise InvalidAnswer(Rejection[FailureCode(code).name], sentence=message)
 
     def check(config: dict[str, Any], tokenizer: str = "{}") -> None:
         (folder / "config.json").write_text(json.dumps(config))

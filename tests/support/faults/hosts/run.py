@@ -170,7 +170,7 @@ class Run:
         if not mischief.fails_to_start(self._owner.name, self.spec.attempt):
             return True
         self._owner.stats["start_failures"] += 1
-        await self._give_back("start_failed", "the fake host was told to fail")
+        await self._give_back("sandbox_failed", "the fake host was told to fail")
         return False
 
     def _start(self) -> None:
@@ -255,7 +255,7 @@ class Run:
 
     async def _finish(self, how: str) -> None:
         if how == "broken":
-            await self._give_back("gpu_lost", "the fake GPU was told to fail", started=True)
+            await self._give_back("gpu_trouble", "the fake GPU was told to fail", started=True)
             return
         if how == "stopping":
             await self._give_back("worker_stopped", "the fake host was stopped", started=True)

@@ -11,7 +11,7 @@ from assay.contracts.worker import AttemptSpec
 from assay.domain.hashing import derive_seed
 
 UNITS = 1 << 20
-FAILURE_CODE = "exit_code"
+FAILURE_CODE = "crashed"
 
 
 def share(*parts: object) -> float:
