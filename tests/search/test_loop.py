@@ -27,6 +27,7 @@ from assay.llm.interface import OnTry
 from assay.search import Ask, Observer, SearchConfig, SearchError, drive
 from assay.search.config import SearchConfig as Config
 from assay.search.ledger import Ledger
+from assay.search.trajectories import TrajectoryReader
 from tests.support.fake_service import FakeService
 
 EPOCHS, SIZE = 3, 6
@@ -177,6 +178,32 @@ def test_thinking_is_cut_where_an_epoch_could_not_hold_it() -> None:
     assert all(idea.thinking for idea in ideas)
 
 
+@pytest.mark.parametrize(
+    ("stage", "code", "is_shown"),
+    [
+        ("start", "infrastructure", False),
+        ("implement", "rate_limited", False),
+        ("implement", "spend_cap", False),
+        ("train", "of_another_version", False),
+        ("train", "crashed", True),
+        ("start", "quarantined", True),
+        ("score", "declared_by_the_environment", True),
+    ],
+)
+def test_what_says_nothing_about_an_idea_is_not_shown(
+    stage: str, code: str, *, is_shown: bool
+) -> None:
+    failure = {"stage": stage, "code": code, "message": "m"}
+    service = FakeService(lambda _: failure)
+    client = connect(service)
+    search = new_search(service, epochs=1)
+    drive(client, search, OfflineIdeator())
+    (epoch,) = client.searches.epochs(search)
+    found = TrajectoryReader(client).of(epoch)
+    assert bool(found) is is_shown
+    assert {t.failure for t in found} <= {f"{stage} ({code}): m"}
+
+
 def test_failures_are_shown_as_failed_and_with_reward_0() -> None:
     service = FakeService()
     seen: list[IdeationRequest] = []
@@ -193,7 +220,7 @@ def test_failures_are_shown_as_failed_and_with_reward_0() -> None:
     explored = next(r for r in seen if r.operator == "explore")
     failed = [t for t in explored.trajectories if t.state == "failed"]
     assert {t.reward for t in failed} == {0.0}
-    assert any(t.failure.startswith("train (crash): Traceback") for t in failed)
+    assert any(t.failure.startswith("train (crashed): Traceback") for t in failed)
     assert any(t.failure.startswith("implement (no_match)") for t in failed)
     assert explored.budget == "seconds 5"
     assert explored.protected == ("predict.py",)

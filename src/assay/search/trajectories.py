@@ -5,7 +5,7 @@ from __future__ import annotations
 from assay.client import Client, NotFound
 from assay.contracts.batch import ExperimentBody
 from assay.contracts.search import EpochBody
-from assay.domain.blame import is_shown
+from assay.domain.failure_codes import rules_for
 from assay.domain.states import ExperimentState
 from assay.llm.ideation import Trajectory
 
@@ -23,8 +23,10 @@ def size_of(trajectory: Trajectory) -> int:
 
 def _is_shown(experiment: ExperimentBody) -> bool:
     """Whether an experiment says something of its idea."""
+    if experiment.state not in _ENDED:
+        return False
     failure = experiment.failure
-    return failure is None or is_shown(failure.code, retryable=failure.retryable)
+    return failure is None or rules_for(failure.code, failure.stage).shown_to_ideators
 
 
 class TrajectoryReader:
@@ -46,7 +48,7 @@ class TrajectoryReader:
             return ()
         if epoch.batch not in self._known:
             outcomes = map(self._outcome, self.experiments(epoch))
-            learnt = [e for e in outcomes if e.state in _ENDED and _is_shown(e)]
+            learnt = [e for e in outcomes if _is_shown(e)]
             self._known[epoch.batch] = tuple(self._read(epoch.number, e) for e in learnt)
         return self._known[epoch.batch]
 
