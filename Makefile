@@ -16,7 +16,7 @@ MINUTES ?= 20
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test test-all test-slow test-compose lint format openapi measurements calibrate chaos fuzz-patching clean
+.PHONY: help install demo serve test test-all test-slow test-compose lint format openapi failure-codes measurements calibrate chaos fuzz-patching clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -60,6 +60,9 @@ format: install ## Rewrite files in the project's format
 
 openapi: install ## Rewrite docs/openapi.json from the code
 	@$(BIN)/python scripts/openapi.py
+
+failure-codes: install ## Rewrite the tables of failure codes in docs/errors.md
+	@$(BIN)/python -m scripts.failure_codes
 
 measurements: install ## Write measured figures into the pages, and draw the README's picture
 	@$(BIN)/python -m scripts.measurements
