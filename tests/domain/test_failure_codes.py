@@ -73,9 +73,7 @@ def test_what_uses_a_try_what_cordons_and_what_quarantines() -> None:
     assert {c for c in retried if not RULES[c].waits} == NOBODY_FAILED | WORKER_GONE
 
 
-@pytest.mark.parametrize(
-    "code", [FailureCode.HOST_BUSY, FailureCode.HOST_SIGNAL, FailureCode.HOST_OUT_OF_MEMORY]
-)
+@pytest.mark.parametrize("code", [FailureCode.HOST_BUSY, FailureCode.HOST_OUT_OF_MEMORY])
 def test_a_host_that_disturbs_a_training_is_to_blame(code: FailureCode) -> None:
     rules = RULES[code]
     assert rules.blame is Blame.HOST

@@ -115,7 +115,6 @@ class FailureCode(StrEnum):
     NOT_ISOLATED = "not_isolated"
     SANDBOX_FAILED = "sandbox_failed"
     HOST_BUSY = "host_busy"
-    HOST_SIGNAL = "host_signal"
     HOST_OUT_OF_MEMORY = "host_out_of_memory"
     HOST_FAILED = "host_failed"
     WORKER_ERROR = "worker_error"
@@ -344,7 +343,8 @@ RULES: Final[Mapping[FailureCode, FailureRules]] = {
     ),
     FailureCode.GPU_HOURS_CAP: _unasked(
         "The same of a cap on GPU-hours: it is reached, so that no model is asked, or (stage"
-        " `schedule`) the measurement would pass it.",
+        " `schedule`) the measurement would pass it. As an answer of the API (409): the retry of a"
+        " measurement would pass the owner's cap.",
         stages=(_IMPLEMENT, _SCHEDULE),
     ),
     FailureCode.NEAR_DUPLICATE: _unasked(
@@ -361,11 +361,14 @@ RULES: Final[Mapping[FailureCode, FailureRules]] = {
     FailureCode.CRASHED: _code(
         "The code ended with an error; the message is the traceback's last line, the log has the"
         " rest. Without a traceback it says how the program ended; bubblewrap reports a signal *n*"
-        " and an exit status of 128 + *n* in the same way, so there the message names both.",
+        " and an exit status of 128 + *n* in the same way, so there the message names both. A"
+        " death by HUP, INT, TERM or KILL that nobody explains is tried [once"
+        " more](execution.md#who-is-to-blame).",
         _TRAIN,
     ),
     FailureCode.WALL_BUDGET_EXCEEDED: _code(
-        "Training reached `budget.seconds`. Make it do less; `$ASSAY_SECONDS` holds the limit.",
+        "Training reached `budget.seconds`. Make it do less; `$ASSAY_SECONDS` holds the limit. On"
+        " CPUs, time without a processor [does not count](execution.md#who-is-to-blame).",
         _TRAIN,
     ),
     FailureCode.CPU_BUDGET_EXCEEDED: _code(
@@ -525,7 +528,8 @@ RULES: Final[Mapping[FailureCode, FailureRules]] = {
         counts_against_worker=False,
     ),
     FailureCode.WORKER_STOPPED: _again(
-        "The worker was stopped in an orderly way.",
+        "The worker was told to stop, or to drain. Also the end of a program that a signal ended"
+        " then, or within 5 s before: engines such as Slurm signal every process of a job.",
         blame=Blame.NOBODY,
         counts_as_try=False,
         counts_against_worker=False,
@@ -541,13 +545,6 @@ RULES: Final[Mapping[FailureCode, FailureRules]] = {
     FailureCode.HOST_BUSY: _again(
         "The program was kept waiting for a processor that others used, so its time says nothing"
         " about the code. Give the worker fewer slots, or the host less other work.",
-        _START,
-        _TRAIN,
-        _SCORE,
-    ),
-    FailureCode.HOST_SIGNAL: _again(
-        "A signal from outside ended the program: an engine such as Slurm or systemd, or a person."
-        " Drain the worker before its allocation ends.",
         _START,
         _TRAIN,
         _SCORE,
