@@ -61,6 +61,7 @@ class Host(NamedTuple):
     cpus: int
     gpus: int
     usable_gpus: int
+    usable_cpus: int | None
     memory_bytes: int
     hardware_class: str
     isolated: bool
@@ -132,6 +133,7 @@ def _hosts(since: float) -> Select[*tuple[Any, ...]]:
         table.cpus,
         table.gpus,
         table.usable_gpus,
+        table.usable_cpus,
         table.memory_bytes,
         table.hardware_class,
         table.isolated,
@@ -186,9 +188,10 @@ def _gets_work(host: Host, now: float, silence: float) -> bool:
 
 
 def _supply(host: Host, held: Sequence[Held], starting: int) -> Supply:
+    cpus = host.cpus if host.usable_cpus is None else min(host.cpus, host.usable_cpus)
     return Supply(
         worker=host.worker,
-        cpus=max(0, host.cpus - sum(each.cpus for each in held)),
+        cpus=max(0, cpus - sum(each.cpus for each in held)),
         gpus=max(0, min(host.gpus, host.usable_gpus) - sum(each.gpus for each in held)),
         memory_bytes=max(0, host.memory_bytes - sum(each.memory_bytes for each in held)),
         hardware_class=host.hardware_class,

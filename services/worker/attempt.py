@@ -434,18 +434,20 @@ class _Attempt:
         """Start the training, or go on with it, and wait until nothing of it runs any more."""
 
         def started(handle: Handle) -> None:
+            watched.enter_context(self._host.pressure.watching(handle.starved_seconds))
             self._watch_over(handle)
             on_start(handle)
 
-        end = start_and_wait(
-            self._host.sandbox,
-            training,
-            space,
-            self._host.settings,
-            self._assignment.cancel,
-            adopt=self._adopted,
-            on_start=started,
-        )
+        with ExitStack() as watched:
+            end = start_and_wait(
+                self._host.sandbox,
+                training,
+                space,
+                self._host.settings,
+                self._assignment.cancel,
+                adopt=self._adopted,
+                on_start=started,
+            )
         if self._sampler is not None:
             # What a predictor uses over time is a message of its making.
             self._sampler.stop()

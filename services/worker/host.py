@@ -32,6 +32,7 @@ from services.worker.failures import infrastructure
 from services.worker.folders import Scratch
 from services.worker.gpus import Gpus
 from services.worker.hardware import Cpu, gpu_class, hardware_class, read_cpu
+from services.worker.pressure import Pressure
 from services.worker.settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class Host:
     cpu: Cpu
     gpus: Gpus
     info: dict[str, Any]
+    pressure: Pressure
     leaving: threading.Event
     """Set when this worker was told to drain or to stop."""
 
@@ -132,6 +134,7 @@ def open_host(
         hardware_class=settings.hardware_class or _class_of(cpu, gpus),
         cpu=cpu,
         gpus=gpus,
+        pressure=Pressure(settings.cpus),
         leaving=leaving,
         info=_info(cpu, why) | {"held_out_key": _fingerprint(settings)},
     )

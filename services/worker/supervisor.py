@@ -228,6 +228,7 @@ class Worker:
             held=self._held.report(),
             draining=draining,
             usable_gpus=host.gpus.usable(),
+            usable_cpus=None if host.gpus.devices else host.pressure.usable_cpus(),
             wait_seconds=0 if draining else settings.poll_seconds,
         )
         try:

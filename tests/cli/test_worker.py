@@ -10,9 +10,10 @@ UUID = "GPU-01234567-89ab-cdef-0123-456789abcdef"
 
 
 def test_a_list_says_what_cannot_be_used(cli: Cli) -> None:
-    cli.service.worker = {"gpus": 8, "usable_gpus": 7, "draining": True}
+    cli.service.worker = {"gpus": 8, "usable_gpus": 7, "usable_cpus": 1, "draining": True}
     text = cli("worker", "list").out
     assert "7 of 8 usable" in text
+    assert "busy host" in text
     assert "active, draining" in text
 
 

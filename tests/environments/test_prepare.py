@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 
 from assay.environments.bundle import write_tree
 from assay.environments.catalog import Environment
-from assay.environments.prepare import prepare_data
+from assay.environments.prepare import PrepareError, prepare_data
+from tests.support.waiting import wait_until
 
 MANIFEST = """
 name = "private"
@@ -80,3 +82,42 @@ def test_data_are_prepared_once_for_every_key(tmp_path: Path) -> None:
     assert prepare_data(made, "tiny", cache, held_out_key="one") == data[1]
     assert (data[1] / "search" / "key").read_text() == "changed"
     assert "another" not in str(data[2])
+
+
+HANGS = """
+import os, time
+print("fetching", flush=True)
+if os.fork() == 0:
+    time.sleep(300)
+open(os.environ["OWN_FILE"], "w").write(str(os.getpid()))
+time.sleep(300)
+"""
+
+
+def test_a_preparation_that_hangs_is_ended_with_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    monkeypatch.setenv("OWN_FILE", str(own))
+    made = environment(tmp_path / "hanging", HANGS)
+    with pytest.raises(PrepareError, match=r"did not end within 3 s\nfetching"):
+        prepare_data(made, "tiny", tmp_path / "cache", seconds=3)
+    group = int(own.read_text())
+
+    def is_gone() -> bool:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    wait_until(is_gone, "nothing of the preparation runs")
+
+
+def test_of_what_a_preparation_prints_the_end_is_told(tmp_path: Path) -> None:
+    prints = "for n in range(2_000_000): print('line', n)\nraise SystemExit(3)"
+    with pytest.raises(PrepareError) as failed:
+        prepare_data(environment(tmp_path / "loud", prints), "tiny", tmp_path / "cache")
+    assert "exit code 3" in str(failed.value)
+    assert str(failed.value).endswith("line 1999999")
+    assert len(str(failed.value)) < 1000

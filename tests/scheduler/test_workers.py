@@ -90,6 +90,21 @@ def test_gpus_in_bad_health_are_not_given(world: World) -> None:
     assert len(held) == 1
 
 
+def test_a_worker_on_a_busy_host_gets_as_much_as_it_offers(world: World) -> None:
+    other = world.another("v", cpus=4)
+    with world.db.write() as session:
+        cordons.cordon(world.db, session, world.worker, "new disk")
+        request = SyncRequest(incarnation="one", number=1, usable_cpus=2)
+        workers.sync(world.db, session, other.worker, request)
+    queue(world, 4)
+    clock = scheduler(world)
+    assert clock.ticks.decisions["assigned"] == 2
+    with world.db.write() as session:  # says nothing of its processors: all are free
+        workers.sync(world.db, session, other.worker, SyncRequest(incarnation="one", number=2))
+    clock.tick()
+    assert clock.ticks.decisions["assigned"] == 4
+
+
 def workers_shape(session: object, profile: object) -> str:
     from assay.storage import shapes
 

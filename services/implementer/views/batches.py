@@ -23,7 +23,7 @@ from assay.contracts.environment import MetricSpec
 from assay.domain.metrics import Direction, Judged, is_better
 from assay.domain.rounding import shown, whole
 from assay.domain.states import ExperimentState
-from assay.storage import caps, disclosure, repairs, schema
+from assay.storage import caps, disclosure, repairs, schema, waiting
 from assay.storage.calls import Payer
 from services.implementer.context import Context
 from services.implementer.views.verdicts import BaselineStats
@@ -49,6 +49,7 @@ def batch_body(context: Context, session: Session, batch: schema.Batch) -> Batch
         usage=usage(session, batch_id=batch.id),
         caps=_caps(context, session, batch),
         not_done=_not_done(session, batch.id),
+        waits_for=_waits_for(context, session, batch),
         baseline=BaselineSummary(
             mean=shown(baseline.mean) if baseline else None,
             spread=shown(baseline.spread) if baseline and baseline.n > 1 else None,
@@ -127,6 +128,20 @@ def _caps(context: Context, session: Session, batch: schema.Batch) -> list[CapBo
 def _shown_use(used: Decimal | float) -> Decimal | float:
     """Money as it is; GPU-hours in whole seconds, since evaluations take part of them."""
     return used if isinstance(used, Decimal) else whole(used * 3600) / 3600
+
+
+def _waits_for(context: Context, session: Session, batch: schema.Batch) -> list[str]:
+    if batch.finished_at is not None:
+        return []
+    now, said = context.db.now(session), []
+    for found in waiting.of_batch(context.db, session, batch.id):
+        what = "1 measurement" if found.number == 1 else f"{found.number} measurements"
+        if isinstance(found, waiting.Pause):
+            seconds = max(0.0, (found.at - now).total_seconds())
+            said.append(f"{what} to be tried again after {found.code}, in {seconds:.0f} s")
+        else:
+            said.append(f"{what} for a worker of {found.hardware_class}: none can take work")
+    return said
 
 
 def _not_done(session: Session, batch_id: str) -> int:

@@ -152,6 +152,7 @@ def worker_body(session: Session, row: schema.Worker) -> WorkerBody:
         guarantees=row.guarantees,
         devices=[Device.model_validate(device) for device in row.devices],
         usable_gpus=row.usable_gpus,
+        usable_cpus=row.usable_cpus,
         version=row.version,
         draining=row.draining,
         cordoned_until=row.cordoned_until if is_cordoned else None,

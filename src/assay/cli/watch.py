@@ -40,6 +40,7 @@ class View:
     states: dict[str, str]
     running: dict[str, str] = field(default_factory=dict)
     baseline_pending: int = 0
+    waits_for: list[str] = field(default_factory=list)
     measured_at: list[float] = field(default_factory=list)
     clock: Callable[[], float] = time.monotonic
     #: Seconds left in all, from how many measurements of this batch have ended since the start.
@@ -104,7 +105,9 @@ class View:
         """How many are in which state."""
         states = ", ".join(f"{self.count(s)} {s}" for s in STATES if self.count(s))
         pending = f", baseline: {self.baseline_pending} to come" if self.baseline_pending else ""
-        return f"{self.finished}/{self.total} finished: {states or 'nothing started'}{pending}"
+        waits = "".join(f"; waiting: {what}" for what in self.waits_for)
+        states = states or "nothing started"
+        return f"{self.finished}/{self.total} finished: {states}{pending}{waits}"
 
     def line(self) -> str:
         """One line for a log."""
@@ -235,9 +238,10 @@ class _Poller:
                 self._changed()
 
     def _look(self) -> None:
-        if self._view.baseline_pending:
-            baseline = self._client.batches.get(self._batch).baseline
-            self._view.take_baseline(baseline.pending if baseline else 0)
+        if self._view.baseline_pending or self._view.count("queued"):
+            batch = self._client.batches.get(self._batch)
+            self._view.take_baseline(batch.baseline.pending if batch.baseline else 0)
+            self._view.waits_for = batch.waits_for
         now = [e for e, state in list(self._view.states.items()) if state == "running"]
         curves = self._client.experiments.curves
         self._view.running = {e: last_loss(curves(e, max_points=500)) for e in now[:SHOWN]}

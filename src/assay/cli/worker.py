@@ -72,14 +72,16 @@ def _incomparable(workers: list[WorkerBody]) -> list[str]:
 
 
 def _row(worker: WorkerBody) -> tuple[object, ...]:
-    gpus = str(worker.gpus)
+    cpus, gpus = str(worker.cpus), str(worker.gpus)
+    if worker.usable_cpus is not None and worker.usable_cpus < worker.cpus:
+        cpus = f"{worker.usable_cpus} of {worker.cpus}: busy host"
     if worker.usable_gpus < worker.gpus:
         gpus = f"{worker.usable_gpus} of {worker.gpus} usable"
     return (
         worker.name,
         _state(worker),
         worker.hardware_class,
-        worker.cpus,
+        cpus,
         gpus,
         worker.sandbox if worker.isolated else f"{worker.sandbox} (not isolated)",
         len(worker.running),

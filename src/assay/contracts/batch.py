@@ -221,6 +221,11 @@ class BatchBody(Resource):
     not_done: int = Field(
         0, description="Ideas that were not implemented or measured because of a cap."
     )
+    waits_for: list[str] = Field(
+        [],
+        description="Why queued measurements are not started: a pause after a fault of the host, "
+        "or no worker. Empty if they only wait for others to end.",
+    )
     baseline: BaselineSummary | None
     best: BestSummary | None
     options: BatchOptions

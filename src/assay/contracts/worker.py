@@ -99,6 +99,9 @@ class WorkerBody(Resource):
     guarantees: dict[str, bool]
     devices: list[Device] = []
     usable_gpus: int = 0
+    usable_cpus: int | None = Field(
+        None, description="Processors that it offers while its host is busy; null: all."
+    )
     version: str = ""
     draining: bool = False
     cordoned_until: datetime | None = Field(
@@ -153,6 +156,12 @@ class SyncRequest(Request):
     draining: bool = False
     usable_gpus: int | None = Field(
         None, ge=0, le=1 << 20, description="GPUs in good health; without it, all."
+    )
+    usable_cpus: int | None = Field(
+        None,
+        ge=1,
+        le=1 << 20,
+        description="Processors that the host has left for new work; without it, all.",
     )
     wait_seconds: float = Field(0, ge=0, le=30, description="Wait this long for new work.")
 

@@ -6,10 +6,13 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import IO
 
 from assay.domain.errors import AssayError
 from assay.domain.failure_codes import FailureCode
@@ -26,10 +29,18 @@ class PrepareError(AssayError):
 
 HELD_OUT_KEY = "ASSAY_HELD_OUT_KEY"
 """Environment variable by which `prepare.py` is told the key; empty for the public data."""
+#: For what hangs: a large corpus may take an hour to fetch.
+LONGEST_SECONDS = 2 * 3600.0
+_TAIL_BYTES, _TAIL_LINES = 8192, 15
 
 
 def prepare_data(
-    environment: Environment, profile: str, cache: Path, *, held_out_key: str = ""
+    environment: Environment,
+    profile: str,
+    cache: Path,
+    *,
+    held_out_key: str = "",
+    seconds: float = LONGEST_SECONDS,
 ) -> Path:
     """The folder with `train/`, `search/` and `sealed/` for a profile, made if it is not there.
 
@@ -41,7 +52,8 @@ def prepare_data(
     processes from doing the same work.
 
     Raises:
-        PrepareError: `prepare.py` failed or left a split out; the message holds its last lines.
+        PrepareError: `prepare.py` failed, left a split out or did not end within `seconds`; the
+            message holds its last lines.
     """
     environment.profile(profile)
     name = f"{environment.name}-{environment.content_hash[:12]}"
@@ -54,39 +66,63 @@ def prepare_data(
     with (target.parent / f"{profile}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.is_dir():
-            _prepare(environment, profile, target, held_out_key)
+            _prepare(environment, profile, target, held_out_key, seconds)
     return target
 
 
-def _prepare(environment: Environment, profile: str, target: Path, key: str) -> None:
+def _prepare(
+    environment: Environment, profile: str, target: Path, key: str, seconds: float
+) -> None:
     unfinished = target.with_name(f"{target.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
-    with environment.complete_folder() as folder:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-B",
-                str((folder / "prepare.py").resolve()),
-                "--profile",
-                profile,
-                "--out",
-                str(unfinished.resolve()),
-            ],
-            cwd=folder,
-            env=os.environ | {HELD_OUT_KEY: key},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+    with environment.complete_folder() as folder, tempfile.TemporaryFile() as output:
+        command = [sys.executable, "-B", str((folder / "prepare.py").resolve())]
+        command += ["--profile", profile, "--out", str(unfinished.resolve())]
+        code = _run(command, folder, os.environ | {HELD_OUT_KEY: key}, output, seconds)
+        tail = _tail(output)
     missing = [s for s in SPLITS if not (unfinished / s).is_dir()]
-    if done.returncode != 0 or missing:
-        what = f"exit code {done.returncode}" if done.returncode else f"no {missing[0]}/ folder"
-        tail = "\n".join(done.stdout.strip().splitlines()[-15:])
+    if code is None:
+        what = f"it did not end within {seconds:g} s"
+    elif code:
+        what = f"exit code {code}"
+    elif missing:
+        what = f"no {missing[0]}/ folder"
+    else:
+        what = ""
+    if what:
         raise PrepareError(f"{environment.name}/{profile}: prepare.py: {what}\n{tail}")
     _make_readable(unfinished / "train")
     unfinished.rename(target)
+
+
+def _run(
+    command: list[str], folder: Path, env: dict[str, str], output: IO[bytes], seconds: float
+) -> int | None:
+    """The exit code; None if it took too long and was killed with all of its session."""
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=env,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(seconds)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)  # not reaped yet, so the id is still its own
+        process.wait()
+        if isinstance(error, subprocess.TimeoutExpired):
+            return None
+        raise
+
+
+def _tail(output: IO[bytes]) -> str:
+    size = output.seek(0, os.SEEK_END)
+    output.seek(max(0, size - _TAIL_BYTES))
+    text = output.read().decode(errors="replace").strip()
+    return "\n".join(text.splitlines()[-_TAIL_LINES:])
 
 
 def _make_readable(folder: Path) -> None:

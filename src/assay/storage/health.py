@@ -54,7 +54,7 @@ def check_leader(db: Database, session: Session) -> str:
 
 def check_workers(db: Database, session: Session) -> None:
     """Raise `Unavailable` (`no_worker`) unless a worker can take work."""
-    if not workers.any_at_work(db, session):
+    if not workers.classes_at_work(db, session):
         raise Unavailable(
             "no worker can take work: none has registered, or all are stopped, silent, cordoned "
             "or draining; `assay worker list` says which",

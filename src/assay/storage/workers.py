@@ -38,6 +38,7 @@ _HEARD = (
         last_sync=bindparam("number"),
         draining=bindparam("drains"),
         usable_gpus=func.coalesce(bindparam("usable", type_=Integer()), schema.Worker.gpus),
+        usable_cpus=bindparam("usable_cpus", type_=Integer()),
         state=WorkerState.ACTIVE.value,
     )
     .returning(schema.Worker.last_seen_at)
@@ -113,20 +114,21 @@ def admit(db: Database, name: str, token: str) -> str:
         return row.id
 
 
-def any_at_work(db: Database, session: Session) -> bool:
-    """Return whether a worker can take work: one that is heard of, not cordoned, not draining."""
+def classes_at_work(db: Database, session: Session) -> set[str]:
+    """Return the hardware classes of workers that can take work: those that are heard of, not
+    cordoned and not draining."""
     table, now = schema.Worker, db.now(session)
     found = session.scalars(
-        select(table.id)
+        select(table.hardware_class)
         .where(
             table.state == WorkerState.ACTIVE.value,
             table.draining.is_(False),
             or_(table.cordoned_until.is_(None), table.cordoned_until <= now),
             table.last_seen_at >= now - LEASE,
         )
-        .limit(1)
-    ).first()
-    return found is not None
+        .distinct()
+    )
+    return set(found)
 
 
 def by_token(session: Session, token: str) -> str | None:
@@ -157,6 +159,7 @@ def register(
     worker.draining = False
     worker.cpus, worker.gpus = request.cpus, request.gpus
     worker.usable_gpus = request.gpus
+    worker.usable_cpus = None
     worker.devices = [device.model_dump() for device in request.devices]
     worker.version = request.version
     worker.memory_bytes = request.memory_bytes
@@ -268,6 +271,7 @@ def _heard(session: Session, worker_id: str, request: SyncRequest) -> datetime |
         number=request.number,
         drains=request.draining,
         usable=request.usable_gpus,
+        usable_cpus=request.usable_cpus,
     ).scalar_one_or_none()
     if heard is not None:
         return heard

@@ -149,6 +149,8 @@ class Worker(Base):
     info: Mapped[dict[str, Any]]
     draining: Mapped[bool] = mapped_column(default=False)
     usable_gpus: Mapped[int] = mapped_column(default=0)
+    #: Null: all.
+    usable_cpus: Mapped[int | None]
     devices: Mapped[list[Any]] = mapped_column(default=list)
     version: Mapped[str] = mapped_column(Id, default="")
     cordoned_until: Mapped[datetime | None]

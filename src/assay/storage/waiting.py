@@ -1,0 +1,75 @@
+"""What the queued measurements of a batch wait for, apart from their turn."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy.orm import Session
+
+from assay.domain.states import MeasurementState
+from assay.storage import schema, workers
+from assay.storage.database import Database
+
+
+class Pause(NamedTuple):
+    """Measurements that failed for their host and are tried again, the first `at` a time."""
+
+    number: int
+    code: str
+    at: datetime
+
+
+class Want(NamedTuple):
+    """Measurements for a hardware class of which no worker can take work."""
+
+    number: int
+    hardware_class: str
+
+
+def of_batch(db: Database, session: Session, batch: str) -> list[Pause | Want]:
+    """Return why queued measurements of a batch's ideas are not started; nothing where they only
+    wait for others to end."""
+    table = schema.Measurement
+    code = (
+        select(schema.Attempt.failure["code"].as_string())
+        .where(schema.Attempt.measurement_id == table.id)
+        .order_by(schema.Attempt.number.desc())
+        .limit(1)
+        .correlate(table)
+        .scalar_subquery()
+    )
+    paused = session.execute(
+        select(func.count(), code.label("code"), func.min(table.not_before))
+        .where(_queued(batch), table.not_before > db.now(session))
+        .group_by("code")
+        .order_by("code")
+    )
+    wanted = session.execute(
+        select(func.count(), table.hardware_class)
+        .where(
+            _queued(batch),
+            or_(table.not_before.is_(None), table.not_before <= db.now(session)),
+            table.hardware_class.not_in(workers.classes_at_work(db, session)),
+        )
+        .group_by(table.hardware_class)
+        .order_by(table.hardware_class)
+    )
+    return [
+        *(Pause(count, code or "", at) for count, code, at in paused),
+        *(Want(count, name) for count, name in wanted),
+    ]
+
+
+def _queued(batch: str) -> ColumnElement[bool]:
+    """Whether a measurement is queued for an experiment of the batch."""
+    of_batch = (
+        select(schema.ExperimentMeasurement.measurement_id)
+        .join(
+            schema.Experiment, schema.Experiment.id == schema.ExperimentMeasurement.experiment_id
+        )
+        .where(schema.Experiment.batch_id == batch)
+    )
+    queued = schema.Measurement.state == MeasurementState.QUEUED.value
+    return queued & schema.Measurement.id.in_(of_batch)
