@@ -207,6 +207,7 @@ def finish(service: Service) -> Json:
         "state": "succeeded",
         "failure": None,
         "infrastructure": False,
+        "unclear": False,
         "metrics": {"score": 1.0, "confirmed_score": 1.0},
         "provenance": {"a": 1},
         "artifacts": [FILE],
@@ -260,6 +261,7 @@ def sync(service: Service) -> Json:
         "held": [{"attempt": service.attempt, "lease_token": service.token}],
         "draining": False,
         "usable_gpus": 0,
+        "usable_cpus": 1,
         "wait_seconds": 0,
     }
 

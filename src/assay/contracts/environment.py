@@ -239,7 +239,9 @@ class EnvironmentManifest(Manifest):
         exclude_if=lambda bits: bits == DEFAULT_BITS,
         description="Bits that results may show about a held-out split before it counts as worn.",
     )
-    failures: Annotated[dict[str, Meaning], Named(MOST_DECLARED)] = Field(
+    failures: Annotated[
+        dict[Annotated[str, Field(max_length=64)], Meaning], Named(MOST_DECLARED)
+    ] = Field(
         {},
         exclude_if=lambda failures: not failures,
         description="Codes of its own that the evaluator rejects with, and what each means.",
