@@ -331,14 +331,14 @@ def first_in_queue(
 
 
 def _failed_on(session: Session, measurements: list[str]) -> dict[str, set[str]]:
-    """On which workers attempts of these measurements were lost or did not start."""
+    """On which workers attempts of these measurements were lost or failed."""
     failed: dict[str, set[str]] = defaultdict(set)
     if not measurements:
         return failed
     for measurement, worker in session.execute(
         select(_attempt.measurement_id, _attempt.worker_id).where(
             _attempt.measurement_id.in_(measurements),
-            or_(_attempt.state == AttemptState.LOST.value, _attempt.infrastructure),
+            _attempt.state.in_([AttemptState.LOST.value, AttemptState.FAILED.value]),
         )
     ):
         failed[measurement].add(worker)

@@ -91,12 +91,15 @@ def _looks_like_name(line: str) -> bool:
     return re.match(r"[A-Za-z_][\w.]*(:|$)", line.rstrip()) is not None
 
 
-def training_failure(end: Exit, tail: bytes, *, wall: float) -> AttemptFailed | None:
-    """What went wrong in training; None when it ended well. `wall` is the budget in seconds."""
+def training_failure(
+    end: Exit, tail: bytes, *, wall: float, patience: float = 0.0
+) -> AttemptFailed | None:
+    """What went wrong in training; None when it ended well. `wall` is the budget in seconds; up to
+    `patience` are added to it while the host is busy."""
     if end.reason == "exited":
         return _crash(end, tail) if end.code != 0 else None
     if end.reason == "wall":
-        return _out_of_time(end, wall)
+        return _out_of_time(end, wall, patience)
     if end.reason == "host_memory":
         return infrastructure(
             FailureCode.HOST_OUT_OF_MEMORY,
@@ -125,9 +128,9 @@ def training_failure(end: Exit, tail: bytes, *, wall: float) -> AttemptFailed | 
     return AttemptFailed(failure(FailureStage.TRAIN, code, message))
 
 
-def _out_of_time(end: Exit, wall: float) -> AttemptFailed:
+def _out_of_time(end: Exit, wall: float, patience: float) -> AttemptFailed:
     starved = end.starved_seconds
-    if end.wall_seconds - starved < wall:
+    if patience and starved >= patience:
         return infrastructure(
             FailureCode.HOST_BUSY,
             f"training was ended after {end.wall_seconds:.0f} s, for {starved:.0f} s of which the "
@@ -137,10 +140,13 @@ def _out_of_time(end: Exit, wall: float) -> AttemptFailed:
         f"training was ended after {end.wall_seconds:.1f} s of {wall:g} s; $ASSAY_SECONDS holds "
         "the budget"
     )
-    if starved >= 1:
+    if patience and starved >= 1:
         message += f" (for {starved:.0f} s the host was busy; they do not count)"
     report = failure(FailureStage.TRAIN, FailureCode.WALL_BUDGET_EXCEEDED, message)
-    return AttemptFailed(report, unclear=starved >= UNCLEAR_SHARE * end.wall_seconds)
+    # It had all of the patience, and nobody who looked says why: it ran on without its worker.
+    is_unseen = 0 < patience <= end.wall_seconds - wall
+    waited = starved >= UNCLEAR_SHARE * end.wall_seconds
+    return AttemptFailed(report, unclear=bool(patience) and (waited or is_unseen))
 
 
 def _crash(end: Exit, tail: bytes) -> AttemptFailed:

@@ -158,4 +158,6 @@ def training_environment(training: Training, seen: Mapping[str, str]) -> dict[st
 
 def failure_of(end: Exit, training: Training, space: Workspace) -> AttemptFailed | None:
     """What went wrong in training; None when it ended well."""
-    return training_failure(end, read_tail(space.train_log), wall=training.profile.budget.seconds)
+    wall = training.profile.budget.seconds
+    patience = training.profile.patience * wall
+    return training_failure(end, read_tail(space.train_log), wall=wall, patience=patience)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +14,9 @@ import pytest
 from assay.sandbox import Exit, Limits, SandboxSettings, SandboxSpec
 from assay.sandbox.bubblewrap import BubblewrapSandbox
 from assay.sandbox.cgroups import ControlGroups
-from assay.sandbox.starvation import LOOK_SECONDS, Starvation
+from assay.sandbox.starvation import LOOK_SECONDS, Starvation, threads_of, waits_of
 from tests.support.busy_host import busy_host
+from tests.support.needs import missing
 
 pytestmark = pytest.mark.bubblewrap
 
@@ -29,8 +34,13 @@ class Machine:
         self.now = 100.0
         self.used = 0.0
         self.waits: dict[int, float] = {}
+        self.pressed = 0.0
         self.starvation = Starvation(
-            lambda: dict(self.waits), lambda: self.used, processors, clock=lambda: self.now
+            lambda: dict(self.waits),
+            lambda: self.used,
+            processors,
+            pressure=lambda: self.pressed,
+            clock=lambda: self.now,
         )
 
     def move(self, seconds: float, *, used: float, waited: dict[int, float]) -> float:
@@ -63,6 +73,46 @@ def test_a_thread_id_that_is_given_anew_starts_at_nothing() -> None:
     machine.move(10, used=1, waited={1: 9})
     machine.waits = {1: 2.0}
     assert machine.move(10, used=1, waited={}) == pytest.approx(9 + 2)
+
+
+def test_a_wait_that_is_booked_when_it_ends_counts_for_all_of_its_time() -> None:
+    machine = Machine()
+    for _ in range(6):
+        assert machine.move(0.5, used=0, waited={1: 0}) == 0
+    assert machine.move(0.5, used=0.1, waited={1: 3.2}) == pytest.approx(3.1)
+
+
+def test_a_wait_explains_no_more_than_was_missing() -> None:
+    machine = Machine()
+    machine.move(10, used=9, waited={1: 0})
+    assert machine.move(0.5, used=0, waited={1: 8}) == pytest.approx(0.5 + 1)
+    assert machine.move(0.5, used=0, waited={1: 8}) == pytest.approx(1.5 + 0.5), "explained once"
+
+
+@pytest.mark.parametrize(("processors", "lost"), [(1.0, 8), (2.0, 0)])
+def test_pressure_tells_of_threads_that_ended_since(processors: float, lost: float) -> None:
+    machine = Machine(processors)
+    machine.pressed = 8
+    assert machine.move(10, used=1, waited={}) == pytest.approx(lost)
+
+
+def test_a_thread_that_binds_itself_is_not_counted() -> None:
+    processors = sorted(os.sched_getaffinity(0))
+    if len(processors) < 2:
+        pytest.skip("one processor: nothing to be bound to")
+    assert waits_of(threads_of(os.getpid())).keys() >= {threading.get_native_id()}
+    try:
+        os.sched_setaffinity(0, processors[:1])
+        found: dict[int, float] = {}
+        code = "import sys; sys.stdin.read()"
+        command = [sys.executable, "-I", "-S", "-c", code]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as bound:
+            os.sched_setaffinity(0, processors)
+            found = waits_of(threads_of(bound.pid))
+            bound.kill()
+    finally:
+        os.sched_setaffinity(0, processors)
+    assert found == {}
 
 
 def test_what_nobody_counts_is_not_lost() -> None:
@@ -111,6 +161,23 @@ def test_a_host_gets_no_more_patience_than_allowed(tmp_path: Path) -> None:
     assert end.wall_seconds - end.starved_seconds < limits.wall_seconds
 
 
+CHURN = """
+import subprocess
+for _ in range(40):
+    count = "n=0; while [ $n -lt 6000 ]; do n=$((n+1)); done"
+    subprocess.run(["/bin/sh", "-c", count], check=True)
+"""
+
+
+def test_short_lived_processes_that_are_kept_waiting_are_not_late(tmp_path: Path) -> None:
+    with busy_host(processors=0.2) as groups:
+        if not groups.hierarchies.v2:
+            missing("control groups of version 2 tell the pressure")
+        end = run(tmp_path, groups, CHURN, replace(LIMITS, wall_seconds=3.5))
+    assert (end.reason, end.code) == ("exited", 0)
+    assert end.wall_seconds - end.starved_seconds < 3.5
+
+
 GRAB = "held = bytearray({size}); print(len(held), flush=True)"
 
 
@@ -123,3 +190,25 @@ def test_memory_that_others_took_is_not_the_programs_limit(tmp_path: Path) -> No
         limits = replace(limits, memory_bytes=64 << 20)
         end = run(tmp_path, groups, GRAB.format(size=256 << 20), limits)
     assert end.reason == "memory"
+
+
+#: Charges of several pages at once: one that does not fit leaves the group just below its limit.
+SOCKETS = """
+import socket
+held = []
+while True:
+    one, two = socket.socketpair()
+    one.setblocking(False)
+    try:
+        while True:
+            one.send(b"x" * 16_000)
+    except BlockingIOError:
+        held.append((one, two))
+    held.append(bytearray(1 << 20))
+"""
+
+
+def test_memory_that_is_taken_in_pieces_is_the_programs(tmp_path: Path) -> None:
+    limits = replace(LIMITS, wall_seconds=20, memory_bytes=64 << 20, open_files=4096)
+    for _ in range(4):
+        assert run(tmp_path, ControlGroups(), SOCKETS, limits).reason == "memory"

@@ -104,9 +104,16 @@ def test_training_failures_say_what_happened() -> None:
     assert ended(-9, reason="cancelled")[0] == "cancelled"
 
 
-def blame(reason: str, code: int, *, starved: float = 0.0) -> str:
-    end = Exit(reason, code, 100.0, 5.0, None, starved_seconds=starved)  # type: ignore[arg-type]
-    failed = training_failure(end, b"", wall=50)
+def blame(
+    reason: str,
+    code: int,
+    *,
+    seconds: float = 100.0,
+    starved: float = 0.0,
+    patience: float = 200.0,
+) -> str:
+    end = Exit(reason, code, seconds, 5.0, None, starved_seconds=starved)  # type: ignore[arg-type]
+    failed = training_failure(end, b"", wall=50, patience=patience)
     assert failed is not None
     if failed.failure.retryable:
         return failed.failure.code
@@ -114,11 +121,15 @@ def blame(reason: str, code: int, *, starved: float = 0.0) -> str:
 
 
 def test_blame_follows_what_the_kernel_saw() -> None:
-    assert blame("wall", -15, starved=60) == "host_busy"
+    assert blame("wall", -15, seconds=260, starved=205) == "host_busy"
+    assert blame("wall", -15, seconds=260, starved=200) == "host_busy", "with its grace"
+    assert blame("wall", -15, seconds=249, starved=199) == "unclear"
+    assert blame("wall", -15, seconds=250) == "unclear", "its worker was away: nobody counted"
     assert blame("wall", -15, starved=50) == "unclear"
     assert blame("wall", -15, starved=20) == "unclear"
     assert blame("wall", -15, starved=19) == "idea", "it slept for the rest"
     assert blame("wall", -15) == "idea"
+    assert blame("wall", -15, starved=60, patience=0) == "idea", "on GPUs wall clock is the budget"
     assert blame("host_memory", -9) == "host_out_of_memory"
     assert blame("memory", -9) == "idea"
     for signal_that_anyone_sends in (1, 2, 9, 15):

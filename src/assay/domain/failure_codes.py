@@ -548,6 +548,7 @@ RULES: Final[Mapping[FailureCode, FailureRules]] = {
         _START,
         _TRAIN,
         _SCORE,
+        counts_against_worker=False,
     ),
     FailureCode.HOST_OUT_OF_MEMORY: _again(
         "The kernel killed the program for memory although it was below its own limit: the host"

@@ -93,6 +93,7 @@ class _Time:
     def __init__(self, pid: int, seconds: float) -> None:
         self._wait = f"/proc/{pid}/schedstat"
         self._seconds = seconds
+        self._known = 0.0
         self._before = self._waited()
         self._end = time.monotonic() + seconds
 
@@ -104,9 +105,10 @@ class _Time:
     def _waited(self) -> float:
         try:
             with open(self._wait) as file:
-                return int(file.read().split()[1]) / 1e9
+                self._known = int(file.read().split()[1]) / 1e9
         except (OSError, IndexError, ValueError):  # not Linux, or it has ended
-            return 0.0
+            pass
+        return self._known
 
 
 def _receive(descriptor: int, size: int, limit: _Time | None = None) -> bytes:

@@ -336,6 +336,8 @@ def _autopsy(running: _Running, thread: threading.Thread, words: LastWords) -> I
     ended = running.exit
     if ended is not None and ended.reason == "memory":
         rejection = Rejection.OUT_OF_MEMORY
+    elif ended is not None and ended.reason == "host_memory":
+        rejection = Rejection.INTERRUPTED
     elif ended is not None and ended.reason in ("wall", "cpu"):
         rejection = Rejection.OUT_OF_TIME
     else:

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing import connection, forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from types import FrameType
@@ -80,7 +81,9 @@ def _overrun(
     child: ForkServerProcess, request: EvaluationRequest, elapsed: float
 ) -> EvaluationFailure:
     if elapsed >= request.seconds + request.starved_seconds:
-        return EvaluationFailure.of(Rejection.TIMEOUT, "the evaluation was killed at its limit")
+        failure = EvaluationFailure.of(Rejection.TIMEOUT, "the evaluation was killed at its limit")
+        # Where it may be kept waiting, it had five times its time and did not come to say why.
+        return replace(failure, unclear=request.starved_seconds > 0)
     # Not even an exception came out: killed from outside, most likely for want of memory.
     return EvaluationFailure.of(
         Rejection.INTERRUPTED, f"the evaluation ended with code {child.exitcode}"

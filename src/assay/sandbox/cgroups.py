@@ -20,6 +20,8 @@ _PREFIX = "assay-"
 _SUPERVISOR = "assay-supervisor"
 _CONTROLLERS = {"memory", "pids", "cpuacct", "cpu"}
 _PERIOD = 100_000  # microseconds over which a share of processors is counted
+#: Memory is charged in pieces: one that does not fit leaves the group below its limit by so much.
+_CHARGE = 4 << 20
 
 
 def _read(path: Path) -> str:
@@ -121,7 +123,7 @@ class Group:
                 int(_read(self.v1["memory"] / f"memory.{name}_in_bytes") or 0)
                 for name in ("max_usage", "limit")
             )
-            return peak >= limit
+            return peak >= limit - _CHARGE
         return self.v2 is not None and _keyed(_read(self.v2 / "memory.events"), "oom") > 0
 
     def out_of_processes(self) -> bool:
@@ -156,6 +158,14 @@ class Group:
         for folder in self._folders():
             found.update(int(line) for line in _read(folder / "cgroup.procs").split())
         return sorted(found - {0, os.getpid()})
+
+    def cpu_pressure(self) -> float:
+        """Seconds for which at least one member waited for a processor; 0 where nobody counts."""
+        text = _read(self.v2 / "cpu.pressure") if self.v2 else ""
+        for line in text.splitlines():
+            if line.startswith("some "):
+                return int(line.rpartition("total=")[2]) / 1e6
+        return 0.0
 
     def threads(self) -> list[int]:
         """Ids of the members' threads."""

@@ -90,7 +90,12 @@ class Meter:
         self._exceeded = False
         complete = self._group_memory and self._group_cpu
         self.interval = 0.05 if complete else 0.1
-        self._starvation = Starvation(self._waits, self._cpu_seconds, limits.cpus)
+        self._starvation = Starvation(
+            self._waits,
+            self._cpu_seconds,
+            limits.cpus,
+            pressure=(lambda: 0.0) if group is None else group.cpu_pressure,
+        )
 
     @property
     def exact_memory(self) -> bool:

@@ -1,10 +1,10 @@
-"""How long a program was kept waiting for a processor, from the kernel's account of each thread.
+"""How long a program was kept waiting for a processor, from the kernel's own accounts.
 
-The kernel counts, for every thread, the time that it was runnable and did not run
+For every thread the kernel counts the time for which it was runnable and did not run
 (`/proc/TID/schedstat`, second field, nanoseconds; Documentation/scheduler/sched-stats.rst). Time
-asleep is not in it: a deadlock starves of nothing. The pressure of a control group (PSI) would
-need no look at threads, but lagged behind by a quarter in trials on two cores, and version 1 of
-control groups has none.
+asleep is not in it: a deadlock starves of nothing. Threads that end between two looks take their
+counts with them. Where a control group of version 2 tells its pressure (`cpu.pressure`, the time
+for which at least one member waited), that covers them; it lags behind by a second or two.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from pathlib import Path
 UNCLEAR_SHARE = 0.2
 #: Between two looks. Looking at ten threads takes a tenth of a millisecond.
 LOOK_SECONDS = 0.5
+#: A wait is booked when it ends: one that is longer than a look belongs to so many looks before.
+_REMEMBERED = 120
 
 
 class Starvation:
@@ -30,7 +33,9 @@ class Starvation:
     turn within their own share lose nothing to the host.
 
     `waits` says for how long each thread of the tree has waited so far, by thread id (`waits_of`),
-    `cpu_seconds` what the tree has used, and `processors` is its share (None: all). Where the
+    `cpu_seconds` what the tree has used, and `processors` is its share (None: all). `pressure` is
+    the time for which any thread has waited so far; it counts only where the share is one
+    processor or less, since threads that are bound to one of several make it themselves. Where the
     kernel does not count, nothing is ever lost. `began` and `clock` are in monotonic seconds.
     """
 
@@ -40,17 +45,22 @@ class Starvation:
         cpu_seconds: Callable[[], float],
         processors: float | None,
         *,
+        pressure: Callable[[], float] = lambda: 0.0,
         began: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._waits = waits
         self._cpu_seconds = cpu_seconds
         self._processors = processors or float(os.cpu_count() or 1)
+        self._pressure = pressure if self._processors <= 1 else lambda: 0.0
         self._clock = clock
         self._looked = clock() if began is None else began
         self._seen: Mapping[int, float] = {}
+        self._pressed = 0.0
         self._used = 0.0
         self._lost = 0.0
+        #: What was missing in each of the last looks, and was not waiting that was booked by then.
+        self._unexplained: deque[float] = deque(maxlen=_REMEMBERED)
         self._lock = threading.Lock()
 
     def seconds(self, *, now: bool = False) -> float:
@@ -62,13 +72,17 @@ class Starvation:
             return self._lost
 
     def _look(self, elapsed: float) -> None:
-        waits, used = self._waits(), self._cpu_seconds()
+        waits, used = self._waits(), max(self._used, self._cpu_seconds())
+        pressed = max(self._pressed, self._pressure())
         longest = max(
             (total - self._before(tid, total) for tid, total in waits.items()), default=0
         )
-        missing = elapsed - max(0.0, used - self._used) / self._processors
-        self._lost += max(0.0, min(longest, missing))
-        self._seen, self._used = waits, used
+        longest = max(longest, pressed - self._pressed)
+        missing = max(0.0, elapsed - (used - self._used) / self._processors)
+        lost = min(longest, missing)
+        self._lost += lost + self._explain(longest - elapsed)
+        self._unexplained.append(missing - lost)
+        self._seen, self._used, self._pressed = waits, used, pressed
         self._looked += elapsed
 
     def _before(self, tid: int, total: float) -> float:
@@ -76,10 +90,38 @@ class Starvation:
         before = self._seen.get(tid, 0.0)
         return before if before <= total else 0.0
 
+    def _explain(self, seconds: float) -> float:
+        """How much of earlier looks a wait explains that reaches back by so many seconds."""
+        found = 0.0
+        for place in range(len(self._unexplained) - 1, -1, -1):
+            if seconds <= found:
+                break
+            part = min(self._unexplained[place], seconds - found)
+            self._unexplained[place] -= part
+            found += part
+        return found
+
 
 def waits_of(threads: Iterable[int]) -> dict[int, float]:
-    """Seconds for which each thread was runnable and did not run, where the kernel says so."""
-    return {tid: found for tid in threads if (found := _wait_of(tid)) is not None}
+    """Seconds for which each thread was runnable and did not run, where the kernel says so.
+
+    A thread that bound itself to fewer processors than this process may use is left out: it could
+    wait for a neighbour of its own making while others are idle.
+    """
+    allowed = _affinity(0)
+    return {
+        tid: found
+        for tid in threads
+        if _affinity(tid) >= allowed and (found := _wait_of(tid)) is not None
+    }
+
+
+def _affinity(tid: int) -> int:
+    """On how many processors a thread may run; none if it has ended or nobody knows."""
+    try:
+        return len(os.sched_getaffinity(tid))
+    except (AttributeError, OSError):
+        return 0
 
 
 def _wait_of(tid: int) -> float | None:

@@ -277,7 +277,7 @@ def _decide(
     if outcome.failure is not None and outcome.is_retried:
         measurements.retry(db, session, measurement_id, outcome.failure, retry_after)
     elif outcome.unclear and outcome.failure is not None and not _failed_before(session, attempt):
-        measurements.try_once_more(session, measurement_id)
+        measurements.try_once_more(db, session, measurement_id, retry_after)
     elif outcome.state is AttemptState.SUCCEEDED:
         _store_result(session, attempt, outcome)
         measurements.settle(session, measurement_id, MeasurementState.SUCCEEDED)

@@ -363,8 +363,8 @@ def retry(
     _queue_again(session, row, _not_before(db, session, row, failure, after))
 
 
-def try_once_more(session: Session, measurement_id: str) -> None:
-    """Queue a measurement again that may have failed for its codebase or for its host."""
+def try_once_more(db: Database, session: Session, measurement_id: str, after: timedelta) -> None:
+    """Queue a measurement again, after a pause, that its codebase or its host may have failed."""
     row = session.scalars(
         select(schema.Measurement)
         .where(schema.Measurement.id == measurement_id)
@@ -376,7 +376,7 @@ def try_once_more(session: Session, measurement_id: str) -> None:
     if row.cancel_requested:
         settle(session, measurement_id, MeasurementState.CANCELLED)
         return
-    _queue_again(session, row)
+    _queue_again(session, row, db.now(session) + after)
 
 
 def _queue_again(

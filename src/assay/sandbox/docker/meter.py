@@ -48,6 +48,7 @@ class GroupMeter:
             lambda: waits_of(group.threads()),
             lambda: group.cpu_seconds() - self._before,
             processors,
+            pressure=group.cpu_pressure,
             began=began,
         )
 
