@@ -32,14 +32,14 @@ _NO_MEMORY = re.compile(r"MemoryError|[Cc]annot allocate memory|can't allocate m
 
 class AttemptFailed(AssayError):
     """The attempt is over. If it is `unclear` whether its codebase is to blame, it is made once
-    more. A program that a signal from anywhere may have ended was `signalled`."""
+    more. A program that a signal to the worker may have ended, too, was `signalled`."""
 
     def __init__(
         self, failure: FailureReport, *, unclear: bool = False, signalled: bool = False
     ) -> None:
         super().__init__(failure.message, code=failure.code)
         self.failure = failure
-        self.unclear = unclear or signalled
+        self.unclear = unclear
         self.signalled = signalled
 
 
@@ -160,7 +160,7 @@ def _crash(end: Exit, tail: bytes) -> AttemptFailed:
         last = tail.decode(errors="replace").strip().rpartition("\n")[2]
         message = f"{how}; last line of the log: {last}" if last else f"{how}; nothing was logged"
     report = failure(FailureStage.TRAIN, FailureCode.CRASHED, message)
-    return AttemptFailed(report, signalled=end.signalled)
+    return AttemptFailed(report, unclear=end.signalled, signalled=end.signalled)
 
 
 def _how_it_ended(end: Exit) -> str:
@@ -185,7 +185,9 @@ def score_failure(found: EvaluationFailure) -> AttemptFailed:
     if found.code is FailureCode.EVALUATION_INTERRUPTED:
         return infrastructure(found.code, found.message)
     body = failure(FailureStage.SCORE, found.code, found.message)
-    return AttemptFailed(body, unclear=found.unclear, signalled=found.signalled)
+    # Whatever ended it: how a predictor dies may be a message about what it was shown.
+    died = found.code is FailureCode.PREDICTOR_DIED
+    return AttemptFailed(body, unclear=found.unclear, signalled=died)
 
 
 @dataclass(frozen=True)

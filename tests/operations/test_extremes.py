@@ -464,7 +464,8 @@ def test_no_value_breaks_the_service_or_makes_a_list_huge(
     service: Service, endpoint: Endpoint
 ) -> None:
     unchanged = answered(service, endpoint, [], "zero")
-    assert unchanged.is_success or unchanged.json()["code"] == "no_baseline", "of a fit"
+    not_yet = {"no_baseline", "epoch_not_finished"}  # of a fit, and of a pause
+    assert unchanged.is_success or unchanged.json()["code"] in not_yet
     tried = list(places(endpoint.body(service)))
     if endpoint.body is failed:  # the rest of it is tried with a success
         tried = [place for place in tried if "failure" in place]

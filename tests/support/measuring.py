@@ -180,7 +180,8 @@ class Bench:
             ended = sandbox.start(spec).wait()
             log.seek(0)
             if ended.reason != "exited" or ended.code != 0:
-                raise TrainingFailed(f"training ended: {ended}\n{log.read()[-2000:]}")
+                how = f"{ended.reason}, code {ended.code}"
+                raise TrainingFailed(f"training ended: {how}\n{log.read()[-2000:]}")
             return ended.cpu_seconds, watch.stop()
 
     def _score(

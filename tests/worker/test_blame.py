@@ -72,11 +72,21 @@ def test_a_crash_while_the_worker_drains_stays_the_ideas(lab: Lab) -> None:
     assert blamed(lab.api.finished(record)) == ("crashed", False, False)
 
 
-def test_a_predictor_that_a_signal_ends_is_unclear(lab: Lab) -> None:
+def test_a_predictor_that_dies_is_the_ideas_however_it_dies(lab: Lab) -> None:
+    """Whether it is tried again would tell what it chose to die of after it had seen the data."""
     lab.start()
     model = "import os; os.kill(os.getpid(), 15)"
     end = lab.api.finished(lab.submit("answer(ask=True)", model=model), 30)
-    assert blamed(end) == ("predictor_died", False, True)
+    assert blamed(end) == ("predictor_died", False, False)
+
+
+def test_a_predictor_that_dies_with_its_worker_is_not_to_blame(lab: Lab) -> None:
+    worker = lab.start()
+    model = "import os, time; time.sleep(1.5); os.kill(os.getpid(), 15)"
+    record = lab.submit("answer(ask=True)", model=model)
+    lab.api.wait(lambda: record.claims)
+    worker.drain()
+    assert blamed(lab.api.finished(record, 30)) == ("worker_stopped", True, False)
 
 
 def test_a_training_that_sleeps_is_the_ideas(lab: Lab) -> None:

@@ -150,8 +150,7 @@ class InvalidAnswer(Exception):
 
     `message` is told to everyone: the sentence of `rejection`, or `sentence`, which must be a
     constant of the evaluator or of its manifest. `detail` may hold what the predictor chose; only
-    operators read it. `signalled`: a program was ended by a signal that may have come from outside
-    its sandbox.
+    operators read it.
     """
 
     def __init__(
@@ -160,13 +159,11 @@ class InvalidAnswer(Exception):
         detail: str = "",
         *,
         sentence: str = "",
-        signalled: bool = False,
     ) -> None:
-        super().__init__(rejection, detail, sentence, signalled)
+        super().__init__(rejection, detail, sentence)
         self.code: Code = rejection.code
         self.message = sentence or rejection.sentence
         self.detail = detail
-        self.signalled = signalled
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"

@@ -84,14 +84,13 @@ class EvaluationFailure:
     `message` comes from a fixed set of sentences and may be told to everyone. `detail` may hold
     numbers and text that a predictor chose after it had seen held-out data, so it belongs in the
     worker's log and nowhere else.
-    `unclear`: the host may be to blame. `signalled`: see `InvalidAnswer`.
+    `unclear`: the host may be to blame.
     """
 
     code: Code
     message: str
     detail: str = ""
     unclear: bool = False
-    signalled: bool = False
 
     @classmethod
     def of(cls, rejection: Rejection, detail: str = "") -> EvaluationFailure:
@@ -455,7 +454,6 @@ def _failure_of(invalid: InvalidAnswer, run: Evaluation) -> EvaluationFailure:
         invalid.message,
         invalid.detail,
         unclear=is_late and starved >= UNCLEAR_SHARE * request.seconds,
-        signalled=invalid.signalled,
     )
 
 

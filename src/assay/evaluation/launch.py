@@ -344,5 +344,4 @@ def _autopsy(running: _Running, thread: threading.Thread, words: LastWords) -> I
         rejection = Rejection.PREDICTOR_DIED if words.frozen else Rejection.DIED_AT_START
     who = "the grader" if running.spec.name == "grade" else "the predictor"
     how = "closed its output" if ended is None else f"ended with code {ended.code}: {ended.reason}"
-    signalled = ended is not None and ended.signalled
-    return InvalidAnswer(rejection, f"{who} {how}\n{words.text()}".strip(), signalled=signalled)
+    return InvalidAnswer(rejection, f"{who} {how}\n{words.text()}".strip())
