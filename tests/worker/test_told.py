@@ -60,6 +60,7 @@ TIMES = {"seconds", "lease_token"}
 FACTS_OF_TIME = {
     "train_seconds",
     "train_cpu_seconds",
+    "train_starved_seconds",
     "peak_memory_bytes",
     "evaluation_seconds",
     "evaluation_cpu_seconds",
