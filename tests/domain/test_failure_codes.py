@@ -67,6 +67,7 @@ def test_what_uses_a_try_what_cordons_and_what_quarantines() -> None:
     assert {c for c in retried if not RULES[c].counts_as_try} == NOBODY_FAILED
     assert {c for c in retried if not RULES[c].counts_against_worker} == {
         FailureCode.WORKER_RESTARTED,
+        FailureCode.HOST_BUSY,  # a worker takes less work then, as it finds itself
         *(NOBODY_FAILED - {FailureCode.IGNORED}),
     }
     assert {c for c in retried if RULES[c].worker_is_gone} == WORKER_GONE
@@ -78,7 +79,7 @@ def test_a_host_that_disturbs_a_training_is_to_blame(code: FailureCode) -> None:
     rules = RULES[code]
     assert rules.blame is Blame.HOST
     assert rules.retried
-    assert rules.counts_against_worker
+    assert rules.counts_against_worker == (code is not FailureCode.HOST_BUSY)
     assert {FailureStage.START, FailureStage.TRAIN} <= set(rules.stages)
     assert Failure(FailureStage.TRAIN, code, "slow").rules is rules
 
