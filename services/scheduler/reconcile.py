@@ -13,7 +13,7 @@ from assay.domain.states import AttemptState, WorkerState
 from assay.storage import cordons, expiry, workers
 from assay.storage.database import Database
 from services.scheduler.settings import SchedulerSettings
-from services.scheduler.state import View, can_stand_in
+from services.scheduler.state import View, can_replace
 from services.scheduler.ticks import Ticks
 
 log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class Reconciler:
             limit = 1 if probation else settings.cordon_failures
             if host.is_cordoned(now) or host.failures < limit:
                 continue
-            if not any(can_stand_in(each, host, now, silence) for each in view.hosts):
+            if not any(can_replace(each, host, now, silence) for each in view.hosts):
                 continue
             again = host.cordons + 1 if probation else 1
             seconds = min(

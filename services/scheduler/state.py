@@ -168,7 +168,7 @@ def supplies(
     return free, probation
 
 
-def can_stand_in(other: Host, host: Host, now: float, silence: float) -> bool:
+def can_replace(other: Host, host: Host, now: float, silence: float) -> bool:
     """Whether `other` gets work, and could get what `host` gets."""
     return (
         other.worker != host.worker

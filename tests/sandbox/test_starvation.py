@@ -99,7 +99,7 @@ def test_pressure_tells_of_threads_that_ended_since(processors: float, lost: flo
 def test_a_thread_that_binds_itself_is_not_counted() -> None:
     processors = sorted(os.sched_getaffinity(0))
     if len(processors) < 2:
-        pytest.skip("one processor: nothing to be bound to")
+        missing("one processor: nothing to be bound to")
     assert waits_of(threads_of(os.getpid())).keys() >= {threading.get_native_id()}
     try:
         os.sched_setaffinity(0, processors[:1])

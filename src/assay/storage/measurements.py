@@ -342,12 +342,7 @@ def retry(
     after: timedelta = RETRY_AFTER,
 ) -> None:
     """Queue a measurement again after an infrastructure failure, or fail it after too many."""
-    row = session.scalars(
-        select(schema.Measurement)
-        .where(schema.Measurement.id == measurement_id)
-        .with_for_update(key_share=True)
-        .execution_options(populate_existing=True)
-    ).one()
+    row = _locked(session, measurement_id)
     if row.state in _TERMINAL:
         return
     if failure.rules.counts_as_try:
@@ -365,18 +360,23 @@ def retry(
 
 def try_once_more(db: Database, session: Session, measurement_id: str, after: timedelta) -> None:
     """Queue a measurement again, after a pause, that its codebase or its host may have failed."""
-    row = session.scalars(
-        select(schema.Measurement)
-        .where(schema.Measurement.id == measurement_id)
-        .with_for_update(key_share=True)
-        .execution_options(populate_existing=True)
-    ).one()
+    row = _locked(session, measurement_id)
     if row.state in _TERMINAL:
         return
     if row.cancel_requested:
         settle(session, measurement_id, MeasurementState.CANCELLED)
         return
     _queue_again(session, row, db.now(session) + after)
+
+
+def _locked(session: Session, measurement_id: str) -> schema.Measurement:
+    """A measurement as it is now, held until the end of the transaction."""
+    return session.scalars(
+        select(schema.Measurement)
+        .where(schema.Measurement.id == measurement_id)
+        .with_for_update(key_share=True)
+        .execution_options(populate_existing=True)
+    ).one()
 
 
 def _queue_again(
