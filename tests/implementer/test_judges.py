@@ -219,7 +219,9 @@ def test_batches_take_turns_among_slow_answers() -> None:
 
 
 def test_a_batch_goes_straight_to_the_slow_ones_until_it_is_quick() -> None:
-    judges = Judges(quick_seconds=0.5, slow_seconds=60)
+    # Between what a good answer takes (milliseconds) and what a long one does (half a second or
+    # more, as the machine has it).
+    judges = Judges(quick_seconds=0.1, slow_seconds=60)
     try:
         exceed_once(judges, "batch")
         slow = set(judges.pids)
