@@ -14,6 +14,7 @@ from pathlib import Path
 from sqlalchemy import func, select
 
 from assay.contracts.batch import BatchRequest
+from assay.domain.conditions import Conditions
 from assay.environments.catalog import Catalog
 from assay.llm import ModelName, RetryPolicy, Usage, price
 from assay.storage import batches, environments, schema
@@ -104,7 +105,7 @@ def submit(context: Context, ideas: int, sampling: str, model: str) -> str:
     )
     stored = environments.register(context.db, context.store, environment)
     with context.db.write() as session:
-        return batches.create(context.db, session, request, "local", stored, "cpu")
+        return batches.create(context.db, session, request, "local", stored, Conditions("cpu"))
 
 
 def _outcome(context: Context, batch: str, seconds: float) -> Outcome:

@@ -19,6 +19,7 @@ from services.implementer.observe import Observe, bind_ids
 from services.implementer.origin import RefuseForeign
 from services.implementer.routers import (
     batches,
+    conditions,
     environments,
     experiments,
     internal,
@@ -72,6 +73,7 @@ def create_app(context: Context, *, here_only: bool = False) -> FastAPI:
         searches,
         reports,
         workers,
+        conditions,
     ):
         app.include_router(module.router, prefix="/v1")
     app.include_router(meta.router)

@@ -402,7 +402,7 @@ def _gpu_cap(context: Context, session: Session, work: Work, codebase: str) -> F
         for seed in sorted(set(work.options.seeds))
         if not measurements.exists(
             session,
-            Identity(codebase, work.environment_id, work.profile, seed, work.hardware_class),
+            Identity(codebase, work.environment_id, work.profile, seed, work.on),
             terms,
         )
     ]

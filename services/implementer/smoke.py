@@ -10,6 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from assay.contracts.environment import Profile
+from assay.domain.conditions import Conditions
 from assay.domain.failure_codes import FailureCode, rules_of_stored
 from assay.domain.states import TERMINAL_MEASUREMENT, MeasurementKind, MeasurementState
 from assay.storage import (
@@ -145,14 +146,14 @@ class Smoke:
         name, profile = smoke
         terms = implementations.terms_of(work, more_priority=1)
         hardware_class = fitting_class(
-            session, profile, work.hardware_class, isolated=terms.needs_isolation
+            session, profile, work.on.hardware_class, isolated=terms.needs_isolation
         )
         if hardware_class is None:
             return
+        # A smoke says whether a codebase starts, which is compared with nothing.
+        on = Conditions(hardware_class)
         environments.add_codebase(db, session, codebase, work.environment_id)
-        identity = Identity(
-            codebase, work.environment_id, name, 0, hardware_class, MeasurementKind.SMOKE
-        )
+        identity = Identity(codebase, work.environment_id, name, 0, on, MeasurementKind.SMOKE)
         measurement_id = measurements.request(db, session, identity, profile, terms)
         link = {
             "experiment_id": work.experiment,

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
 from assay.contracts.caps import Spending
 from assay.contracts.search import MAX_EPOCH_BYTES, EpochRequest, bytes_of
-from assay.domain.errors import FieldError, InvalidInput, NotFound, Unavailable
+from assay.domain.errors import FieldError, InvalidInput, NotFound
 from assay.domain.isolation import needs_isolation
-from assay.domain.states import ExperimentState, WorkerState
+from assay.domain.states import ExperimentState
 from assay.environments.catalog import Environment
 from assay.llm import MissingKey, ModelError, ModelName, Usage, price
-from assay.storage import caps, environments, measurements, schema
+from assay.storage import caps, environments, schema
 from services.implementer.context import Context
 from services.implementer.executors import executor_of
 from services.implementer.smoke import fitting_class
@@ -223,67 +222,3 @@ def check_search(
 def register(context: Context, environment: Environment) -> str:
     """Store the environment so that workers can fetch it. Returns its id."""
     return environments.register(context.db, context.store, environment)
-
-
-def choose_hardware_class(
-    session: Session,
-    environment: Environment,
-    profile: str,
-    asked: str | None,
-    *,
-    isolated: bool = False,
-) -> str:
-    """The hardware class to measure on: the one asked for, or what a fitting live worker has.
-
-    Of several classes it is the one whose baseline is measured: results are compared with it, and
-    a worker that registers with a class of its own does not stop requests that name none.
-
-    Raises:
-        Unavailable: no worker fits, and no class was named.
-        InvalidInput: workers of several classes fit, none was named and not exactly one has a
-            baseline; or the code needs isolation and no live worker of the class offers it.
-    """
-    need = environment.profile(profile)
-    rows = session.execute(
-        select(schema.Worker.hardware_class, schema.Worker.isolated, schema.Worker.sandbox).where(
-            schema.Worker.state == WorkerState.ACTIVE.value,
-            schema.Worker.cpus >= need.cpus,
-            schema.Worker.gpus >= need.gpus,
-            schema.Worker.memory_bytes >= need.memory_bytes,
-        )
-    ).all()
-    fitting = [row for row in rows if asked is None or row.hardware_class == asked]
-    if isolated and fitting and not any(row.isolated for row in fitting):
-        raise _no_isolation(sorted({row.sandbox for row in fitting}))
-    if asked is not None:
-        return asked
-    classes: list[str] = sorted(
-        {row.hardware_class for row in fitting if row.isolated or not isolated}
-    )
-    if not classes:
-        raise Unavailable(
-            f"no worker fits profile {profile!r} ({need.cpus} CPUs, {need.gpus} GPUs, "
-            f"{need.memory_gb} GB); start one, or name hardware_class to queue for it",
-            code="no_fitting_worker",
-        )
-    if len(classes) == 1:
-        return classes[0]
-    measured = measurements.baseline_classes(session, environment.id, profile)
-    with_baseline = [name for name in classes if name in measured]
-    if len(with_baseline) != 1:
-        raise InvalidInput.field(
-            "/hardware_class",
-            f"workers of several classes fit ({', '.join(classes)}); name the one to measure on",
-            "ambiguous_hardware_class",
-        )
-    return with_baseline[0]
-
-
-def _no_isolation(sandboxes: list[str]) -> InvalidInput:
-    return InvalidInput.field(
-        "/options/allow_unisolated",
-        "code that a model writes is started only in isolation, which the live workers "
-        f"({', '.join(sandboxes)}) do not offer: install bubblewrap on their hosts, or set this "
-        "to true to start it without",
-        "isolation_required",
-    )

@@ -11,17 +11,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
 from assay.domain.errors import AssayError, Fenced
 from assay.domain.ids import new_id
-from assay.domain.placement import Demand, Placement, Size, place
+from assay.domain.placement import Demand, Placement, Size, Supply, place
 from assay.storage import assignments, expiry, leader, shapes
 from assay.storage.database import Database
+from services.scheduler.newcomers import Newcomers
 from services.scheduler.reconcile import Reconciler
 from services.scheduler.settings import SchedulerSettings
-from services.scheduler.state import View, can_start, demands, supplies, view
+from services.scheduler.state import (
+    Host,
+    View,
+    can_start,
+    demands,
+    gets_work,
+    supplies,
+    view,
+    waiting,
+)
 from services.scheduler.ticks import Ticks
 
 log = logging.getLogger(__name__)
@@ -59,6 +70,7 @@ class Scheduler:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self.ticks = Ticks()
+        self._newcomers = Newcomers(db, self._write)
         self._reconciler = Reconciler(db, settings, self.ticks, self._write)
 
     def wake(self) -> None:
@@ -157,31 +169,49 @@ class Scheduler:
         if self._reconciler.repair(seen):
             self._on_commit()
             seen = self._look()
+        if self._newcomers.decide():
+            self._on_commit()
         free, probation = supplies(seen, settings.silence.total_seconds(), window, policy)
         if not any(can_start(supply, policy) for supply in free):
             return 0
-        with self._db.read() as session:
-            waiting = demands(session, seen.now, free, policy)
         now = seen.now.timestamp()
-        placements = place(waiting, free, now, policy, self._served) if waiting else []
+        hosts = [h for h in seen.hosts if gets_work(h, now, settings.silence.total_seconds())]
+        queue, free = self._queue(seen, hosts, free)
+        placements = place(queue, free, now, policy, self._served) if queue else []
         placements = _one_each(placements, probation)
         if not placements:
             return 0
         with self._write() as session:
             made = len(assignments.assign(self._db, session, placements, settings.lease))
-        self._remember(waiting, placements, now)
+        self._remember(queue, placements, now)
         self._on_commit()
         self.ticks.count("assigned", made)
         return made
+
+    def _queue(
+        self, seen: View, hosts: list[Host], free: list[Supply]
+    ) -> tuple[list[Demand], list[Supply]]:
+        """What could start now, and what is free with the settings that each worker offers."""
+        with self._db.read() as session:
+            shapes = waiting(session, seen.now)
+            offers = self._newcomers.offers(session, shapes, hosts)
+        if self._newcomers.admit(shapes, hosts):
+            self._on_commit()
+            with self._db.read() as session:
+                shapes = waiting(session, seen.now)
+                offers = self._newcomers.offers(session, shapes, hosts)
+        free = [replace(each, settings=offers.get(each.worker, frozenset())) for each in free]
+        with self._db.read() as session:
+            return demands(session, shapes, seen.now, free, self._settings.policy), free
 
     def _look(self) -> View:
         with self._db.read() as session:
             return view(self._db, session, self._settings.cordon_window_seconds)
 
-    def _remember(self, waiting: list[Demand], placements: list[Placement], now: float) -> None:
+    def _remember(self, queue: list[Demand], placements: list[Placement], now: float) -> None:
         """When which size had its turn."""
         placed = {placement.measurement for placement in placements}
-        for demand in waiting:
+        for demand in queue:
             if demand.measurement in placed:
                 self._served[demand.size] = now
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, Select, case, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Select, case, func, literal_column, or_, select
 from sqlalchemy.orm import Session
 
+from assay.domain.conditions import UNRECORDED
 from assay.domain.placement import Demand, Occupancy, Policy, Supply
 from assay.domain.states import LIVE_ATTEMPT, AttemptState, MeasurementState, WorkerState
 from assay.storage import schema
@@ -56,6 +57,7 @@ class Host(NamedTuple):
     """A worker, with the failures it is to blame for since its last cordon ended."""
 
     worker: str
+    incarnation: str
     state: str
     draining: bool
     cpus: int
@@ -77,6 +79,28 @@ class Host(NamedTuple):
         """Whether a cordon for failures has ended lately."""
         until = self.cordoned_until
         return self.cordons > 0 and until is not None and now - window < until <= now
+
+
+class Waiting(NamedTuple):
+    """A shape that at least the measurement `head` waits for."""
+
+    id: str
+    hardware_class: str
+    cpus: int
+    gpus: int
+    memory_bytes: int
+    needs_isolation: bool
+    budget_seconds: float
+    bound_seconds: float
+    environment_id: str
+    profile: str
+    conditions_id: str
+    head: str | None
+
+    @property
+    def setting(self) -> str:
+        """What workers offer; empty where no conditions were recorded."""
+        return self.id if self.conditions_id != UNRECORDED else ""
 
 
 @dataclass(frozen=True)
@@ -128,6 +152,7 @@ def _hosts(since: float) -> Select[*tuple[Any, ...]]:
     )
     return select(
         table.id,
+        table.incarnation,
         table.state,
         table.draining,
         table.cpus,
@@ -158,7 +183,7 @@ def supplies(
         held[each.worker].append(each)
     free, probation = [], set()
     for host in view.hosts:
-        if not _gets_work(host, now, silence):
+        if not gets_work(host, now, silence):
             continue
         starting = sum(each.state in _STARTING for each in held[host.worker])
         if host.on_probation(now, window):
@@ -172,13 +197,14 @@ def can_replace(other: Host, host: Host, now: float, silence: float) -> bool:
     """Whether `other` gets work, and could get what `host` gets."""
     return (
         other.worker != host.worker
-        and _gets_work(other, now, silence)
+        and gets_work(other, now, silence)
         and other.hardware_class == host.hardware_class
         and other.isolated >= host.isolated
     )
 
 
-def _gets_work(host: Host, now: float, silence: float) -> bool:
+def gets_work(host: Host, now: float, silence: float) -> bool:
+    """Whether a worker is heard of and may be given new work."""
     return (
         host.state == WorkerState.ACTIVE.value
         and not host.draining
@@ -208,13 +234,22 @@ def can_start(supply: Supply, policy: Policy) -> bool:
     return supply.starting < policy.starting_per_worker and supply.cpus > 0
 
 
+def waiting(session: Session, now: datetime) -> list[Waiting]:
+    """Every shape that a measurement waits for."""
+    rows = session.execute(waiting_shapes(now))
+    return [row for row in map(Waiting._make, rows) if row.head is not None]
+
+
 def demands(
-    session: Session, now: datetime, free: Sequence[Supply], policy: Policy
+    session: Session,
+    shapes: Sequence[Waiting],
+    now: datetime,
+    free: Sequence[Supply],
+    policy: Policy,
 ) -> list[Demand]:
     """Of each shape that waits and has workers, the first measurements of the queue: as many as
     could start now, and a few that may hold back resources. Empty if none could start."""
     open_ = [supply for supply in free if can_start(supply, policy)]
-    shapes = [s for s in session.execute(waiting_shapes(now)).all() if s.head is not None]
     room = {shape.id: _room(shape, open_) for shape in shapes}
     if not any(room.values()):
         return []
@@ -255,6 +290,9 @@ def waiting_shapes(now: datetime) -> Select[*tuple[Any, ...]]:
         shape.needs_isolation,
         shape.budget_seconds,
         shape.bound_seconds,
+        shape.environment_id,
+        shape.profile,
+        shape.conditions_id,
         head.label("head"),
     )
 
@@ -277,13 +315,15 @@ def _queued(now: datetime) -> tuple[ColumnElement[bool], ...]:
     )
 
 
-def _suits(shape: Row[*tuple[Any, ...]], supply: Supply) -> bool:
-    return shape.hardware_class == supply.hardware_class and (
-        supply.isolated or not shape.needs_isolation
+def _suits(shape: Waiting, supply: Supply) -> bool:
+    return (
+        shape.hardware_class == supply.hardware_class
+        and (supply.isolated or not shape.needs_isolation)
+        and (not shape.setting or shape.setting in supply.settings)
     )
 
 
-def _room(shape: Row[*tuple[Any, ...]], free: Iterable[Supply]) -> int:
+def _room(shape: Waiting, free: Iterable[Supply]) -> int:
     """How many of a shape could start now, were there nothing else."""
     return sum(
         min(
@@ -296,9 +336,7 @@ def _room(shape: Row[*tuple[Any, ...]], free: Iterable[Supply]) -> int:
     )
 
 
-def first_in_queue(
-    session: Session, shape: Row[*tuple[Any, ...]], now: datetime, limit: int
-) -> list[Demand]:
+def first_in_queue(session: Session, shape: Waiting, now: datetime, limit: int) -> list[Demand]:
     """Return the first `limit` measurements that wait for a shape, in the order of the queue."""
     table = _measurement
     rows = session.execute(
@@ -325,6 +363,7 @@ def first_in_queue(
             batch_at=row.batch_at or row.queued_at,
             queued_at=row.queued_at,
             needs_isolation=shape.needs_isolation,
+            setting=shape.setting,
         )
         for row in rows
     ]

@@ -100,6 +100,11 @@ class Gpus:
         for uuid in self._slots:
             self._watch(uuid)
 
+    @property
+    def driver(self) -> str | None:
+        """The version of the driver; None where nobody asks it."""
+        return None if self._nvml is None else self._nvml.driver
+
     def take(self, count: int) -> GpuLease:
         """As many healthy, free devices as an attempt needs.
 
@@ -187,7 +192,7 @@ class Gpus:
         return {
             "gpus": list(uuids),
             "gpu_names": [self._slots[uuid].device.name for uuid in uuids],
-            "gpu_driver": None if self._nvml is None else self._nvml.driver,
+            "gpu_driver": self.driver,
             "gpu_health": "unchecked" if self._nvml is None else "nvml",
         }
 

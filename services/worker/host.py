@@ -15,6 +15,7 @@ from importlib import metadata
 from typing import Any
 
 from assay.contracts.worker import AttemptSpec
+from assay.domain.conditions import EVALUATION, normalised
 from assay.domain.failure_codes import FailureCode
 from assay.evaluation import start_evaluation_server
 from assay.sandbox import (
@@ -136,7 +137,8 @@ def open_host(
         gpus=gpus,
         pressure=Pressure(settings.cpus),
         leaving=leaving,
-        info=_info(cpu, why) | {"held_out_key": _fingerprint(settings)},
+        info=_info(cpu, why, gpus.driver)
+        | {"held_out_key": _fingerprint(settings), "image": sandbox.facts.get("image")},
     )
 
 
@@ -150,7 +152,7 @@ def _class_of(cpu: Cpu, gpus: Gpus) -> str:
     return gpu_class(gpus.devices) if gpus.devices else hardware_class(cpu)
 
 
-def _info(cpu: Cpu, why: str) -> dict[str, Any]:
+def _info(cpu: Cpu, why: str, driver: str | None) -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "system": platform.system(),
@@ -162,7 +164,20 @@ def _info(cpu: Cpu, why: str) -> dict[str, Any]:
         "numpy": _version("numpy"),
         "sandbox": why,
         "assay": _version("assay"),
+        "driver": driver,
+        "evaluation": EVALUATION,
+        "packages": _packages(),
     }
+
+
+def _packages() -> dict[str, str]:
+    """The version of every installed distribution: an environment says which of them decide."""
+    found = {}
+    for each in metadata.distributions():
+        name = each.metadata["Name"]
+        if name:
+            found[normalised(name)] = each.version
+    return found
 
 
 def _version(distribution: str) -> str | None:

@@ -29,6 +29,7 @@ def facts_of(host: Host, spec: AttemptSpec) -> dict[str, Any]:
         "python": host.info["python"],
         "torch": host.info["torch"],
         "numpy": host.info["numpy"],
+        "evaluation": host.info["evaluation"],
         "worker": host.settings.name,
         "host": host.info["host"],
     }

@@ -271,7 +271,7 @@ def test_the_verbs_of_a_measurement(cli: Cli) -> None:
     failure = {"stage": "train", "code": "crashed", "message": "ValueError: \x1b[31mno"}
     attempt = {
         "id": "att_1", "number": 0, "worker": "wrk_1", "state": "failed", "failure": failure,
-        "conditions": {"assay": "1.2", "sandbox": "bubblewrap"},
+        "software": {"assay": "1.2", "sandbox": "bubblewrap"},
         "created_at": "2026-01-02T03:04:05Z", "started_at": "2026-01-02T03:04:06Z",
         "finished_at": "2026-01-02T03:04:16Z",
     }  # fmt: skip
@@ -554,4 +554,4 @@ def test_every_verb_takes_json_and_has_help() -> None:
         seen += 1
         options = {o for p in item.params for o in p.opts}
         assert "--json" in options, name
-    assert seen == 44
+    assert seen == 47

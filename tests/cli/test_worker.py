@@ -17,20 +17,29 @@ def test_a_list_says_what_cannot_be_used(cli: Cli) -> None:
     assert "active, draining" in text
 
 
-def test_a_list_warns_of_held_out_keys_that_differ(cli: Cli) -> None:
-    cli.service.worker = {"held_out_key": "d4300c6e"}
+def told(key: str, **other: object) -> dict[str, object]:
+    facts = {"hardware_class": "cpu-fake", "held_out_key": key, "torch": "2.9"}
+    return {"conditions": f"cnd_{key}", "facts": facts, "held_out_key": key, **other}
+
+
+def test_a_list_warns_where_results_are_not_compared(cli: Cli) -> None:
+    cli.service.worker = told("d4300c6e")
     cli.service.more_workers = [
-        {"name": "same", "held_out_key": "d4300c6e"},
+        told("d4300c6e", name="same"),
         {"name": "old"},
-        {"name": "gone", "state": "lost", "held_out_key": ""},
-        {"name": "other", "hardware_class": "cpu-other", "held_out_key": "00000000"},
+        told("none", name="gone", state="lost"),
+        told("00000000", name="other", hardware_class="cpu-other"),
     ]
-    assert "held-out" not in cli("worker", "list").err
-    cli.service.more_workers.append({"name": "public", "held_out_key": ""})
-    said = cli("worker", "list").err
-    assert "workers of cpu-fake have different held-out keys" in said
+    assert "held_out" not in cli("worker", "list").err
+    cli.service.more_workers.append(told("none", name="public"))
+    said = " ".join(cli("worker", "list").err.split())
+    assert "results of here, same and of public (cpu-fake) are not compared" in said
+    assert "held_out_key: d4300c6e and none" in said
+    assert "ASSAY_WORKER_HELD_OUT_KEY" in said
     assert "cpu-other" not in said
-    assert "d4300c6e" in cli("worker", "show", "here").out
+    text = cli("worker", "show", "here").out
+    assert "cnd_d4300c6e" in text
+    assert "torch" in text
 
 
 def test_a_worker_is_shown_with_its_gpus_and_what_it_does_not_guarantee(cli: Cli) -> None:

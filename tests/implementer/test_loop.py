@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from assay.contracts.batch import BatchRequest
+from assay.domain.conditions import Conditions
 from assay.domain.failure_codes import Failure
 from assay.llm import Completion, ImplementRequest, RetryPolicy, Usage, open_executor
 from assay.storage import batches, environments, schema
@@ -56,7 +57,9 @@ def submit(context: Context, executor: str = "anthropic:claude-opus-4-5", **opti
     )
     environment = environments.register(context.db, context.store, context.catalog.get("count"))
     with context.db.write() as session:
-        batch_id = batches.create(context.db, session, request, "local", environment, "cpu")
+        batch_id = batches.create(
+            context.db, session, request, "local", environment, Conditions("cpu")
+        )
         return session.scalars(
             select(schema.Experiment.id).where(schema.Experiment.batch_id == batch_id)
         ).one()

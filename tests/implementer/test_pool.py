@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import select, update
 
 from assay.contracts.batch import BatchRequest
+from assay.domain.conditions import Conditions
 from assay.domain.errors import Unavailable
 from assay.llm import ImplementRequest
 from assay.storage import batches, calls, schema
@@ -136,7 +137,7 @@ def test_ideas_that_take_long_leave_places_for_another_batch(context: Context) -
         made = session.get_one(schema.Experiment, first).batch_id
         environment = session.get_one(schema.Batch, made).environment_id
         batches.cancel_experiment(context.db, session, first)
-        batches.create(context.db, session, request, "local", environment, "cpu")
+        batches.create(context.db, session, request, "local", environment, Conditions("cpu"))
     pool = ImplementPool(context, open_executor=lambda *_: model, shared=shared)
     pool.start()
     try:

@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import select
 
 from assay.contracts.batch import BatchRequest
+from assay.domain.conditions import Conditions
 from assay.llm import BadRequest, ImplementRequest
 from assay.llm.executors import DEFAULT_LIMITS, RequestId
 from assay.llm.recording import RecordingExecutor, ReplayExecutor
@@ -86,7 +87,9 @@ def implement(
     )
     environment = environments.register(context.db, context.store, context.catalog.get("count"))
     with context.db.write() as session:
-        batch = batches.create(context.db, session, request, "local", environment, "cpu")
+        batch = batches.create(
+            context.db, session, request, "local", environment, Conditions("cpu")
+        )
 
     def rows() -> list[schema.Experiment]:
         with context.db.read() as session:

@@ -15,6 +15,7 @@ from sqlalchemy import event, select, update
 from starlette.testclient import TestClient
 
 from assay.contracts.batch import BatchRequest
+from assay.domain.conditions import Conditions
 from assay.domain.failure_codes import Failure, FailureCode
 from assay.domain.states import ExperimentState, FailureStage
 from assay.environments.catalog import Catalog
@@ -62,7 +63,13 @@ class Scene:
         with self.db.write() as session:
             request = BatchRequest.model_validate(body)
             id_ = batches.create(
-                self.db, session, request, owner, self.environment, hardware_class, alike
+                self.db,
+                session,
+                request,
+                owner,
+                self.environment,
+                Conditions(hardware_class),
+                alike,
             )
             session.execute(
                 update(schema.Batch).where(schema.Batch.id == id_).values(created_at=created_at)

@@ -210,10 +210,10 @@ def test_a_seed_of_the_baseline_is_measured_again(api: TestClient, world: World)
     assert api.get(path, params={"profile": "tiny"}).json()["seeds"] == [0]
 
 
-def test_an_attempt_says_under_which_conditions_it_ran(api: TestClient, world: World) -> None:
+def test_an_attempt_says_with_which_software_it_ran(api: TestClient, world: World) -> None:
     _, measurement = failed(world)
     (attempt,) = api.get(f"/v1/measurements/{measurement}").json()["attempts"]
-    assert attempt["conditions"] == {"assay": "", "sandbox": "subprocess", "isolated": False}
+    assert attempt["software"] == {"assay": "", "sandbox": "subprocess", "isolated": False}
 
 
 # -- failures that are shared, and that are not ---------------------------------------------------

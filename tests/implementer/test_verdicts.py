@@ -61,6 +61,25 @@ def test_a_result_is_judged_beside_the_baseline(
     assert (found["prior"], found["exploratory"]) == (None, False)
 
 
+def test_results_on_other_data_are_not_comparable(service: Service) -> None:
+    measure_baseline(service)
+    with service.context.db.write() as session:
+        for result in session.scalars(select(schema.Result)):
+            result.provenance = result.provenance | {"held_out": "a" * 64}
+    ids = service.implement(service.experiments[0], "a = 1\n")
+    for measurement in ids:
+        service.finish(
+            measurement,
+            state="succeeded",
+            metrics={"score": 99.0},
+            provenance={"isolated": True, "held_out": "b" * 64},
+        )
+    found = comparison(service)
+    assert found["verdict"] == "not comparable"
+    assert found["mismatch"] == ["held-out data: aaaaaaaaaaaa and bbbbbbbbbbbb"]
+    assert found["p"] is found["low"] is None
+
+
 def test_a_verdict_is_provisional_until_the_baseline_is_whole(service: Service) -> None:
     measure_baseline(service, BASELINE[:2])
     found = measure_idea(service, 99.0, 99.5)

@@ -42,7 +42,7 @@ def test_what_the_host_spoiled_is_measured_again(tmp_path: Path) -> None:
         assert made.codebase == failed.codebase
         assert client.experiments.get(failed.id).retried_as == [again.id]
         now = client.measurements.get(made.measurements[0])
-        assert (now.replicate, now.attempts[0].conditions["sandbox"]) == (1, "subprocess")
+        assert (now.replicate, now.attempts[0].software["sandbox"]) == (1, "subprocess")
         client.batches.wait(client.batches.create(request).id)
         latest = next(iter(client.experiments.list()))
         assert (latest.state, latest.measurements) == ("succeeded", made.measurements)

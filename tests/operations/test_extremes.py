@@ -20,10 +20,11 @@ from pydantic import BaseModel, Field, ValidationError
 from sqlalchemy import select
 from starlette.testclient import TestClient
 
-from assay.contracts import batch, search, worker
+from assay.contracts import batch, conditions, search, worker
 from assay.contracts.base import Request
 from assay.contracts.environment import Manifest
 from assay.contracts.worker import WorkerRegistration
+from assay.domain.conditions import host_facts
 from assay.domain.metrics import Sample
 from assay.domain.placement import Placement
 from assay.environments.catalog import Catalog
@@ -221,6 +222,10 @@ def failed(service: Service) -> Json:
     return finish(service) | {"state": "failed", "failure": failure}
 
 
+#: Those of the only worker, which tells nothing but its hardware class.
+CONDITIONS = host_facts("cpu", {}).wide
+
+
 def batch_body(_: Service) -> Json:
     return {
         "environment": "count",
@@ -229,6 +234,7 @@ def batch_body(_: Service) -> Json:
         "executor": "offline:literal",
         "ideator": "offline:ideator",
         "hardware_class": "cpu",
+        "conditions": CONDITIONS,
         "options": OPTIONS,
         "search": None,
         "epoch": 0,
@@ -292,13 +298,25 @@ ENDPOINTS = [
         "POST",
         "/v1/environments/{name}/baseline",
         environments.BaselineRequest,
-        lambda _: {"profile": "tiny", "seeds": [0], "hardware_class": "cpu", "again": False},
+        lambda _: {
+            "profile": "tiny",
+            "seeds": [0],
+            "hardware_class": "cpu",
+            "conditions": CONDITIONS,
+            "again": False,
+        },
     ),
     Endpoint(
         "POST",
         "/v1/environments/{name}/fit",
         environments.FitRequest,
-        lambda _: {"profile": "tiny", "hardware_class": "cpu"},
+        lambda _: {"profile": "tiny", "hardware_class": "cpu", "conditions": CONDITIONS},
+    ),
+    Endpoint(
+        "POST",
+        "/v1/environments/{name}/conditions",
+        conditions.EquivalenceRequest,
+        lambda _: {"profile": "tiny", "conditions": CONDITIONS, "equals": CONDITIONS},
     ),
     Endpoint("POST", "/v1/workers", worker.AdmitRequest, lambda _: {"name": "another"}),
     Endpoint(
@@ -464,7 +482,8 @@ def test_no_value_breaks_the_service_or_makes_a_list_huge(
     service: Service, endpoint: Endpoint
 ) -> None:
     unchanged = answered(service, endpoint, [], "zero")
-    not_yet = {"no_baseline", "epoch_not_finished"}  # of a fit, and of a pause
+    # Of a fit, a pause and an equivalence.
+    not_yet = {"no_baseline", "epoch_not_finished", "no_evidence"}
     assert unchanged.is_success or unchanged.json()["code"] in not_yet
     tried = list(places(endpoint.body(service)))
     if endpoint.body is failed:  # the rest of it is tried with a success

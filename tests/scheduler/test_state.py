@@ -5,13 +5,21 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import insert, select, text, update
 
+from assay.domain.conditions import Conditions
 from assay.domain.ids import new_id
 from assay.domain.placement import Policy
 from assay.environments.catalog import Catalog
 from assay.storage import schema, shapes
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
-from services.scheduler.state import demands, first_in_queue, supplies, view, waiting_shapes
+from services.scheduler.state import (
+    demands,
+    first_in_queue,
+    supplies,
+    view,
+    waiting,
+    waiting_shapes,
+)
 from tests.scheduler.moments import scheduler
 from tests.storage.lifecycle import CLASS, World
 
@@ -29,7 +37,7 @@ def fill(world: World, number: int) -> None:
         for gpus in range(1, 6):
             shapes.find(
                 session,
-                CLASS,
+                shapes.Setting("", "", Conditions(CLASS)),
                 profile.model_copy(update={"gpus": gpus}),
                 needs_isolation=False,
             )
@@ -49,7 +57,7 @@ def test_only_heads_are_read_and_only_what_could_start(world: World) -> None:
     with world.db.read() as session:
         seen = view(world.db, session, 1800)
         free, _ = supplies(seen, 60, 1800, policy)
-        heads = demands(session, seen.now, free, policy)
+        heads = demands(session, waiting(session, seen.now), seen.now, free, policy)
         ids = session.scalars(select(schema.Measurement.id).order_by(schema.Measurement.id)).all()
     assert [d.measurement for d in heads] == list(ids[: 4 + policy.reservations])
     assert heads[0].bound_seconds == 5 * (10 + 2 * 10) + 60
@@ -63,7 +71,7 @@ def test_nothing_is_read_when_nothing_could_start(world: World) -> None:
     with world.db.read() as session:
         seen = view(world.db, session, 1800)
         free, _ = supplies(seen, 60, 1800, Policy())
-        assert demands(session, seen.now, free, Policy()) == []
+        assert demands(session, waiting(session, seen.now), seen.now, free, Policy()) == []
 
 
 @pytest.mark.postgres
@@ -76,9 +84,8 @@ def test_the_queue_is_looked_at_through_its_index(
         session.execute(text("ANALYZE measurement"))
     with postgres.read() as session:
         now = postgres.now(session)
-        waiting = session.execute(waiting_shapes(now)).all()
-        (shape,) = (row for row in waiting if row.head is not None)
-        assert len(waiting) == 6
+        (shape,) = waiting(session, now)
+        assert len(session.execute(waiting_shapes(now)).all()) == 6
         plans = [
             _explain(session, waiting_shapes(now)),
             _explain(

@@ -6,12 +6,15 @@ import time
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
+from assay.contracts.environment import Profile
 from assay.contracts.worker import SyncRequest
+from assay.domain.conditions import Conditions
 from assay.domain.failure_codes import Failure, FailureCode
 from assay.domain.states import AttemptState, FailureStage
 from assay.environments.catalog import Catalog
-from assay.storage import cordons, schema, workers
+from assay.storage import cordons, schema, shapes, workers
 from assay.storage.attempts import Outcome
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
@@ -105,10 +108,9 @@ def test_a_worker_on_a_busy_host_gets_as_much_as_it_offers(world: World) -> None
     assert clock.ticks.decisions["assigned"] == 4
 
 
-def workers_shape(session: object, profile: object) -> str:
-    from assay.storage import shapes
-
-    return shapes.find(session, "gpu", profile, needs_isolation=False)  # type: ignore[arg-type]
+def workers_shape(session: Session, profile: Profile) -> str:
+    setting = shapes.Setting("", "", Conditions("gpu"))
+    return shapes.find(session, setting, profile, needs_isolation=False)
 
 
 def test_a_worker_that_fails_three_times_is_cordoned_and_then_tried_again(world: World) -> None:

@@ -20,6 +20,7 @@ from assay.contracts.worker import (
     SyncResponse,
     WorkerRegistration,
 )
+from assay.domain.conditions import Conditions
 from assay.domain.failure_codes import Failure, FailureCode
 from assay.domain.placement import Placement
 from assay.domain.states import AttemptState, FailureStage
@@ -82,8 +83,14 @@ class World:
                 WorkerRegistration.model_validate(values | changes),
             )
 
-    def submit(self, *texts: str, hardware_class: str = CLASS, **options: object) -> str:
-        """Submit a batch; its id."""
+    def submit(
+        self,
+        *texts: str,
+        hardware_class: str = CLASS,
+        on: Conditions | None = None,
+        **options: object,
+    ) -> str:
+        """Submit a batch, under conditions that nobody recorded unless some are given; its id."""
         request = BatchRequest.model_validate(
             {
                 "environment": "count",
@@ -94,7 +101,12 @@ class World:
         )
         with self.db.write() as session:
             return batches.create(
-                self.db, session, request, "local", self.environment, hardware_class
+                self.db,
+                session,
+                request,
+                "local",
+                self.environment,
+                on or Conditions(hardware_class),
             )
 
     def experiments(self, batch: str) -> list[schema.Experiment]:

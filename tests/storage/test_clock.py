@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import update
 
+from assay.domain.conditions import Conditions
 from assay.domain.errors import Fenced
 from assay.environments.catalog import Catalog
 from assay.storage import schema, shapes
@@ -88,7 +89,9 @@ def test_a_queue_for_absent_workers_holds_nobody_else_up(world: World) -> None:
     *absent, ours = [world.implement(e.id, f"{e.id}\n") for e in world.experiments(batch)]
     with world.db.write() as session:
         profile = world.profile(session)
-        elsewhere = shapes.find(session, "h100", profile, needs_isolation=False)
+        elsewhere = shapes.find(
+            session, shapes.Setting("", "", Conditions("h100")), profile, needs_isolation=False
+        )
         session.execute(
             update(schema.Measurement)
             .where(schema.Measurement.id.in_(absent))

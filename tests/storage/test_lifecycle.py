@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import inspect, select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from assay.contracts.worker import SyncResponse
@@ -310,7 +310,7 @@ def test_a_database_that_has_one_live_attempt_refuses_a_second(world: World) -> 
     assert attempt is not None
     with world.db.read() as session:
         row = session.get_one(schema.Attempt, attempt.id)
-        values = {c.key: getattr(row, c.key) for c in schema.Attempt.__table__.columns}
+        values = {each.key: getattr(row, each.key) for each in inspect(row).mapper.column_attrs}
     values |= {"id": "att_other", "number": 7}
     with pytest.raises(DBAPIError, match=r"uq_attempt_live|attempt\.measurement_id"):
         with world.db.write() as session:

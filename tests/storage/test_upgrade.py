@@ -200,7 +200,12 @@ def written_before(db: Database, table: str, row: dict[str, object]) -> None:
 
 
 def values(row: schema.Base) -> dict[str, object]:
-    return {column.key: getattr(row, column.key) for column in row.__table__.columns}
+    """A row by the names of its columns."""
+    mapper = sa.inspect(type(row))
+    return {
+        column.key: getattr(row, mapper.get_property_by_column(column).key)
+        for column in row.__table__.columns
+    }
 
 
 @pytest.fixture

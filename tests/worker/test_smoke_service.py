@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 
 from assay.contracts.batch import MeasurementBody
 from assay.contracts.worker import WorkerRegistration
+from assay.domain.conditions import Conditions
 from assay.domain.placement import Placement
 from assay.domain.states import MeasurementKind
 from assay.environments.catalog import Catalog, Environment
@@ -65,7 +66,7 @@ class Stack:
             profile = of.profile(name)
         with self.db.write() as session:
             environments.add_codebase(self.db, session, codebase, of.id)
-            identity = Identity(codebase, of.id, name, 0, CLASS, kind)
+            identity = Identity(codebase, of.id, name, 0, Conditions(CLASS), kind)
             terms = Terms("local", self.db.now(session), needs_isolation=False)
             return measurements.request(self.db, session, identity, profile, terms)
 
@@ -198,8 +199,8 @@ def test_every_view_copes_with_a_success_without_a_result(stack: Stack) -> None:
     assert missing.status_code == 404
     with stack.db.read() as session:
         environment = session.get_one(schema.Environment, toy.id)
-        progress = baselines.progress(session, environment, "tiny", CLASS)
-        values = measurements.baseline_values(session, environment, "tiny", CLASS)
+        progress = baselines.progress(session, environment, "tiny", Conditions(CLASS))
+        values = measurements.baseline_values(session, environment, "tiny", Conditions(CLASS))
     assert (progress.pending, progress.failed) == ([], [])
     assert len(values) == stack.results()
 

@@ -18,7 +18,7 @@ from assay.domain.errors import NotFound
 from assay.domain.isolation import needs_isolation
 from assay.domain.states import BatchState
 from assay.environments.catalog import Environment
-from assay.storage import batches, idempotency, schema
+from assay.storage import batches, conditions, idempotency, schema
 from assay.storage.rows import get
 from services.implementer import novelty, pricing, submission
 from services.implementer.context import Context
@@ -78,20 +78,20 @@ def _storing(
 
     def action(session: Session) -> tuple[int, dict[str, Any]]:
         submission.check_search(context, session, request.search, owner, request.executor)
-        hardware_class = submission.choose_hardware_class(
+        on = conditions.choose(
             session,
-            environment,
+            environment.id,
+            environment.manifest,
             request.profile,
             request.hardware_class,
+            request.conditions,
             isolated=needs_isolation(
                 request.executor,
                 request.ideator,
                 allow_unisolated=request.options.allow_unisolated,
             ),
         )
-        batch_id = batches.create(
-            context.db, session, request, owner, environment_id, hardware_class, similar
-        )
+        batch_id = batches.create(context.db, session, request, owner, environment_id, on, similar)
         batch = get(session, schema.Batch, batch_id, "batch")
         return 202, batch_body(context, session, batch).wire()
 

@@ -15,8 +15,9 @@ from assay.contracts.environment import (
     EnvironmentBody,
     PriorBody,
 )
+from assay.domain.conditions import Conditions
 from assay.environments.catalog import Environment
-from assay.storage import baselines, batches, fits, schema
+from assay.storage import baselines, batches, conditions, fits, schema
 from assay.storage.measurements import Terms
 from assay.storage.rows import get
 from services.implementer import submission
@@ -39,6 +40,7 @@ class BaselineRequest(Request):
         description="If null, as many as `baseline_seeds` of the profile says, from 0.",
     )
     hardware_class: ShortName | None = None
+    conditions: ShortName | None = Field(None, description="In place of those chosen.")
     again: bool = Field(
         False, description="Measure seeds again on which the codebase failed. Results stay."
     )
@@ -73,14 +75,15 @@ def baseline(
     context: ContextDep,
     profile: Annotated[Name, Query(description="A profile of the environment.")],
     hardware_class: IdQuery = None,
+    conditions: IdQuery = None,
 ) -> BaselineBody:
     """The baseline as measured on this service."""
     environment = context.environments.get(name)
     environment.profile(profile)
     submission.register(context, environment)
     with context.db.read() as session:
-        chosen = submission.choose_hardware_class(session, environment, profile, hardware_class)
-        return _body(session, environment, profile, chosen)
+        on = _choose(session, environment, profile, hardware_class, conditions)
+        return _body(session, environment, profile, on)
 
 
 @router.post("/environments/{name}/baseline", status_code=202)
@@ -92,18 +95,18 @@ def measure_baseline(
     profile = environment.profile(request.profile)
     context.store.check()
     environment_id = submission.register(context, environment)
-    hardware_class = _hardware_class(context, environment, request)
+    on = _conditions(context, environment, request)
     with context.write() as session:
         batches.request_baseline(
             context.db,
             session,
             get(session, schema.Environment, environment_id, "environment"),
             request.profile,
-            hardware_class,
+            on,
             sorted(set(request.seeds or range(baselines.seeds_wanted(profile)))),
             Terms(owner, context.db.now(session), needs_isolation=False, again=request.again),
         )
-        return _body(session, environment, request.profile, hardware_class)
+        return _body(session, environment, request.profile, on)
 
 
 class FitRequest(Request):
@@ -111,6 +114,7 @@ class FitRequest(Request):
 
     profile: Name
     hardware_class: ShortName | None = None
+    conditions: ShortName | None = Field(None, description="In place of those chosen.")
 
 
 @router.get("/environments/{name}/fit")
@@ -119,41 +123,52 @@ def fit(
     context: ContextDep,
     profile: Annotated[Name, Query(description="A profile of the environment.")],
     hardware_class: IdQuery = None,
+    conditions: IdQuery = None,
 ) -> PriorBody:
     """What verdicts presume of this environment's codebases."""
     environment = context.environments.get(name)
     environment.profile(profile)
     with context.db.read() as session:
-        chosen = submission.choose_hardware_class(session, environment, profile, hardware_class)
-        return prior_body(fits.latest(session, environment.id, profile, chosen))
+        on = _choose(session, environment, profile, hardware_class, conditions)
+        return prior_body(fits.latest(session, environment.id, profile, on))
 
 
 @router.post("/environments/{name}/fit", status_code=201)
 def refit(name: NamePath, request: FitRequest, context: ContextDep, owner: OwnerDep) -> PriorBody:
-    """Fit it anew. All verdicts of the environment, profile and hardware class change with it."""
+    """Fit it anew. All verdicts of the environment, profile and conditions change with it."""
     environment = context.environments.get(name)
     environment.profile(request.profile)
     environment_id = submission.register(context, environment)
-    hardware_class = _hardware_class(context, environment, request)
+    on = _conditions(context, environment, request)
     with context.write() as session:
         row = get(session, schema.Environment, environment_id, "environment")
-        return prior_body(
-            fits.refit(context.db, session, row, request.profile, hardware_class, owner)
-        )
+        return prior_body(fits.refit(context.db, session, row, request.profile, on, owner))
 
 
-def _hardware_class(
+def _conditions(
     context: Context, environment: Environment, request: BaselineRequest | FitRequest
-) -> str:
+) -> Conditions:
     with context.db.read() as session:
-        return submission.choose_hardware_class(
-            session, environment, request.profile, request.hardware_class
+        return _choose(
+            session, environment, request.profile, request.hardware_class, request.conditions
         )
+
+
+def _choose(
+    session: Session,
+    environment: Environment,
+    profile: str,
+    hardware_class: str | None,
+    named: str | None,
+) -> Conditions:
+    return conditions.choose(
+        session, environment.id, environment.manifest, profile, hardware_class, named
+    )
 
 
 def _body(
-    session: Session, environment: Environment, profile: str, hardware_class: str
+    session: Session, environment: Environment, profile: str, on: Conditions
 ) -> BaselineBody:
     row = get(session, schema.Environment, environment.id, "environment")
     metric = environment.manifest.metric.name
-    return baseline_body(session, row, metric, profile, hardware_class)
+    return baseline_body(session, row, metric, profile, on)

@@ -21,7 +21,7 @@ from assay.domain.errors import NotFound
 from assay.domain.isolation import needs_isolation
 from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState
 from assay.patching import unified_diff
-from assay.storage import batches, caps, environments, repairs, retries, schema
+from assay.storage import batches, caps, conditions, environments, repairs, retries, schema
 from assay.storage.rows import get
 from services.implementer import submission, telemetry
 from services.implementer.dependencies import ContextDep, IdPath, IdQuery, OwnerDep, PageDep
@@ -128,8 +128,13 @@ def retry(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> Respon
                 batch.ideator,
                 allow_unisolated=caps.options_of(batch).allow_unisolated,
             )
-            submission.choose_hardware_class(
-                session, environment, batch.profile, batch.hardware_class, isolated=isolated
+            conditions.choose(
+                session,
+                environment.id,
+                environment.manifest,
+                batch.profile,
+                batch.hardware_class,
+                isolated=isolated,
             )
         made = get(session, schema.Experiment, found.id, "experiment")
         body = experiment_bodies(session, [made])[0].wire()

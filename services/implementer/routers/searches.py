@@ -25,7 +25,7 @@ from assay.domain.errors import NotFound
 from assay.domain.isolation import needs_isolation
 from assay.domain.states import SearchState
 from assay.environments.catalog import Environment
-from assay.storage import idempotency, schema, searches
+from assay.storage import conditions, idempotency, schema, searches
 from assay.storage.batches import Similar
 from assay.storage.rows import get
 from services.implementer import novelty, submission
@@ -260,9 +260,11 @@ def submit_epoch(
     context.store.check()
     similar = _prepare(context, search, number, chosen, environment)
     with context.write() as session:
-        hardware_class = submission.choose_hardware_class(
+        # What a search learns from is compared with what it finds later.
+        on = conditions.of_search(session, search_id) or conditions.choose(
             session,
-            environment,
+            environment.id,
+            environment.manifest,
             search.profile,
             search.hardware_class,
             isolated=needs_isolation(
@@ -270,7 +272,7 @@ def submit_epoch(
             ),
         )
         batch_id, is_new = searches.submit_epoch(
-            context.db, session, search_id, number, chosen, hardware_class, similar
+            context.db, session, search_id, number, chosen, on, similar
         )
         body = batch_body(context, session, get(session, schema.Batch, batch_id, "batch"))
     headers = {"Location": body.links.self}

@@ -41,6 +41,7 @@ def batch_body(context: Context, session: Session, batch: schema.Batch) -> Batch
         environment=batch.environment_id,
         profile=batch.profile,
         hardware_class=batch.hardware_class,
+        conditions=batch.conditions_id or None,
         executor=batch.executor,
         ideator=batch.ideator,
         state=batch.state,

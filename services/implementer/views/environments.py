@@ -15,6 +15,7 @@ from assay.contracts.environment import (
     ProfileBody,
     SplitBody,
 )
+from assay.domain.conditions import Conditions
 from assay.domain.metrics import Sample
 from assay.domain.rounding import Bits, shown, shown_or_none
 from assay.environments.catalog import Environment
@@ -77,17 +78,18 @@ def baseline_body(
     environment: schema.Environment,
     metric: str,
     profile: str,
-    hardware_class: str,
+    on: Conditions,
 ) -> BaselineBody:
     """The baseline as far as it is measured on this service."""
-    scores = measurements.baseline_scores(session, environment, profile, hardware_class)
+    scores = measurements.baseline_scores(session, environment, profile, on)
     values = {seed: shown(scored.shown) for seed, scored in scores.items()}
     sample = Sample.of([scored.metric for scored in scores.values()])
-    progress = baselines.progress(session, environment, profile, hardware_class)
+    progress = baselines.progress(session, environment, profile, on)
     return BaselineBody(
         environment=environment.id,
         profile=profile,
-        hardware_class=hardware_class,
+        hardware_class=on.hardware_class,
+        conditions=on.id or None,
         metric=metric,
         mean=shown(sample.mean) if sample else None,
         spread=shown_or_none(sample.spread) if sample else None,

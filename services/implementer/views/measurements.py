@@ -20,7 +20,7 @@ from assay.contracts.search import BestOfEpoch, EpochBody, PauseBody, SearchBody
 from assay.contracts.worker import Device, WorkerBody
 from assay.domain.metrics import Direction, is_better
 from assay.domain.rounding import shown_metrics, shown_provenance
-from assay.storage import caps, environments, samples, schema, searches
+from assay.storage import caps, conditions, environments, samples, schema, searches
 from services.implementer.context import Context
 from services.implementer.views.batches import batch_body, dollars, usage
 
@@ -43,6 +43,7 @@ def measurement_body(session: Session, row: schema.Measurement) -> MeasurementBo
         environment=row.environment_id,
         profile=row.profile,
         hardware_class=row.hardware_class,
+        conditions=row.conditions_id or None,
         seed=row.seed,
         replicate=row.replicate,
         state=row.state,
@@ -64,7 +65,7 @@ def _attempt_body(row: schema.Attempt) -> AttemptBody:
         worker=row.worker_id,
         state=row.state,
         failure=_failure(row.failure),
-        conditions=row.conditions or {},
+        software=row.software or {},
         created_at=row.created_at,
         started_at=row.started_at,
         finished_at=row.finished_at,
@@ -139,6 +140,7 @@ def worker_body(session: Session, row: schema.Worker) -> WorkerBody:
     # A worker may state anything in its info.
     key = row.info.get("held_out_key")
     is_cordoned = until is not None and until > datetime.now(UTC)
+    facts = conditions.facts_of(row)
     return WorkerBody(
         id=row.id,
         name=row.name,
@@ -147,6 +149,9 @@ def worker_body(session: Session, row: schema.Worker) -> WorkerBody:
         gpus=row.gpus,
         memory_bytes=row.memory_bytes,
         hardware_class=row.hardware_class,
+        conditions=facts.wide,
+        facts=facts.deciding,
+        recorded=facts.recorded,
         sandbox=row.sandbox,
         isolated=row.isolated,
         guarantees=row.guarantees,

@@ -11,10 +11,11 @@ from sqlalchemy.orm import Session
 
 from assay.contracts.batch import ComparisonBody
 from assay.contracts.environment import MetricSpec, PriorBody
+from assay.domain.conditions import UNRECORDED, Conditions, minor
 from assay.domain.metrics import Judged
 from assay.domain.rounding import shown, shown_or_none
-from assay.domain.verdicts import Judgement, Measured, judge, judge_best
-from assay.storage import baselines, environments, fits, measurements, schema
+from assay.domain.verdicts import Judgement, Measured, Verdict, judge, judge_best
+from assay.storage import baselines, conditions, environments, fits, measurements, schema
 from assay.storage.measurements import Scored
 from assay.storage.rows import get
 
@@ -36,14 +37,16 @@ class BaselineStats:
     failed: int
     fit: fits.Fit
     asked_at: datetime
+    on: Conditions
 
     @classmethod
     def of(cls, session: Session, batch: schema.Batch) -> BaselineStats:
-        """The baseline of a batch: the seeds it asked for, on its hardware class."""
+        """The baseline of a batch: the seeds it asked for, under its conditions."""
         environment = get(session, schema.Environment, batch.environment_id, "environment")
         manifest = environments.manifest(session, batch.environment_id)
         seeds = baselines.seeds_of(manifest.profiles[batch.profile], batch.options)
-        where = (session, environment, batch.profile, batch.hardware_class, seeds)
+        on = conditions.of_batch(session, batch)
+        where = (session, environment, batch.profile, on, seeds)
         scores, progress = measurements.baseline_scores(*where), baselines.progress(*where)
         return cls(
             metric=manifest.metric,
@@ -52,8 +55,9 @@ class BaselineStats:
             rounded=_rounded(scores),
             pending=len(progress.pending),
             failed=len(progress.failed),
-            fit=fits.latest(session, environment.id, batch.profile, batch.hardware_class),
+            fit=fits.latest(session, environment.id, batch.profile, on),
             asked_at=batch.created_at,
+            on=on,
         )
 
     def compare(self, scores: Mapping[int, Scored]) -> ComparisonBody | None:
@@ -61,14 +65,27 @@ class BaselineStats:
         exact, rounded = _exact(scores), _rounded(scores)
         if exact is None or rounded is None or self.exact is None or self.rounded is None:
             return None
-        identical = self._is_identical(scores)
+        mismatch = self._mismatch(scores)
+        identical = not mismatch and self._is_identical(scores)
         judged = self._judge(exact, self.exact, identical=identical)
         seen = self._judge(rounded, self.rounded, identical=identical)
+        sides = {
+            "baseline_mean": shown(self.rounded.mean),
+            "baseline_spread": shown(self.rounded.spread) if self.rounded.n > 1 else None,
+            "baseline_n": self.rounded.n,
+            "n": rounded.n,
+            "exploratory": self._is_exploratory(scores),
+            "prior": self.fit.id,
+        }
+        if mismatch:
+            return ComparisonBody(
+                **sides,
+                effect=shown(seen.effect),
+                verdict=Verdict.NOT_COMPARABLE.value,
+                mismatch=mismatch,
+            )
         return ComparisonBody(
-            baseline_mean=shown(self.rounded.mean),
-            baseline_spread=shown(self.rounded.spread) if self.rounded.n > 1 else None,
-            baseline_n=self.rounded.n,
-            n=rounded.n,
+            **sides,
             effect=shown(seen.effect),
             standard_error=shown_or_none(seen.standard_error),
             sigmas=shown_or_none(seen.sigmas),
@@ -79,8 +96,6 @@ class BaselineStats:
             posterior=shown_or_none(seen.posterior),
             p_improves=shown_or_none(seen.p_improves),
             verdict=judged.verdict.value,
-            exploratory=self._is_exploratory(scores),
-            prior=self.fit.id,
         )
 
     def _judge(self, idea: Measured, baseline: Measured, *, identical: bool) -> Judgement:
@@ -95,6 +110,20 @@ class BaselineStats:
             identical=identical,
             provisional=provisional,
         )
+
+    def _mismatch(self, scores: Mapping[int, Scored]) -> list[str]:
+        """In which facts these results and the baseline's differ, though both were asked for under
+        the same conditions."""
+        everything = [*scores.values(), *self.scores.values()]
+        facts = {"held-out data": {each.held_out for each in everything}}
+        if self.on.id == UNRECORDED:
+            facts["torch"] = {each.torch and minor(each.torch) for each in everything}
+        told = {name: sorted(filter(None, found)) for name, found in facts.items()}
+        return [
+            f"{name}: {' and '.join(text[:12] for text in found)}"
+            for name, found in told.items()
+            if len(found) > 1
+        ]
 
     def _is_identical(self, scores: Mapping[int, Scored]) -> bool:
         """Whether every seed left what the baseline left on it, and scored the same.

@@ -64,6 +64,8 @@ def format_verdict(comparison: ComparisonBody | None) -> str:
     if comparison is None:
         return "–"
     verdict = comparison.verdict
+    if comparison.mismatch:
+        return f"{verdict} ({'; '.join(comparison.mismatch)})"
     if comparison.p is not None and verdict != "identical":
         verdict += f", p {comparison.p:.2g}" if comparison.p >= 1e-4 else ", p < 0.0001"
     return f"{verdict} (exploratory)" if comparison.exploratory else verdict

@@ -12,6 +12,7 @@ import typer
 
 from assay.cli import (
     batch,
+    conditions,
     demo,
     doctor,
     env,
@@ -70,7 +71,17 @@ def build_app(
         help="Turn research ideas into measured results.",
     )
     app.callback()(_root_with(sleep))
-    for noun in (env, patch, batch, experiment, measurement, search, report, worker):
+    for noun in (
+        env,
+        patch,
+        batch,
+        experiment,
+        measurement,
+        search,
+        report,
+        worker,
+        conditions,
+    ):
         app.add_typer(noun.app)
     app.command("doctor")(doctor.doctor)
     app.command("demo")(demo.demo)

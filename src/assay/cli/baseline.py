@@ -36,6 +36,7 @@ def measure_baseline(
     profile: str,
     seeds: Sequence[int],
     hardware_class: str | None = None,
+    conditions: str | None = None,
     timeout: float | None = None,
     *,
     again: bool = False,
@@ -52,17 +53,20 @@ def measure_baseline(
     deadline = None if timeout is None else time.monotonic() + timeout
     waiting = _Waiting(client, environment, profile, deadline)
     first = client.environments.calibrate(
-        environment, profile, seeds[:1], hardware_class=hardware_class, again=again
+        environment,
+        profile,
+        seeds[:1],
+        hardware_class=hardware_class,
+        conditions=conditions,
+        again=again,
     )
-    chosen = first.hardware_class
+    where = {"hardware_class": first.hardware_class, "conditions": first.conditions}
     if not again:
         waiting.stop_at_failure(first, seeds, final=True)
     with counting(out, f"baseline of {environment}, {profile}", len(seeds)) as show:
         if not set(seeds).intersection(first.seeds):
             waiting.wait(first, seeds[:1], lambda _: show(0))
-        body = client.environments.calibrate(
-            environment, profile, seeds, hardware_class=chosen, again=again
-        )
+        body = client.environments.calibrate(environment, profile, seeds, **where, again=again)
         return waiting.wait(body, seeds, show)
 
 
@@ -91,7 +95,10 @@ class _Waiting:
                 raise WaitTimeout("the baseline was not measured in time; the service goes on")
             self.client.sleep(POLL_SECONDS)
             body = self.client.environments.baseline(
-                self.environment, self.profile, hardware_class=body.hardware_class
+                self.environment,
+                self.profile,
+                hardware_class=body.hardware_class,
+                conditions=body.conditions,
             )
 
     def stop_at_failure(

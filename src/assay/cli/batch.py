@@ -47,6 +47,7 @@ def submit(
     profile: opt.Profile,
     executor: opt.Executor = "offline:literal",
     hardware_class: opt.HardwareClass = None,
+    conditions: opt.Conditions = None,
     samples: opt.Samples = 10,
     revisions: opt.Revisions = 2,
     sampling: opt.Sampling = "staged",
@@ -85,7 +86,8 @@ def submit(
         allow_unisolated=allow_unisolated,
         again=again,
     )
-    request = _request(file, env, profile, executor, hardware_class, options)
+    where = {"hardware_class": hardware_class, "conditions": conditions}
+    request = _request(file, env, profile, executor, where, options)
     out = root(context).output(as_json)
     with root(context).client() as client:
         if dry_run:
@@ -108,7 +110,7 @@ def _request(
     env: str,
     profile: str,
     executor: str,
-    hardware_class: str | None,
+    where: dict[str, str | None],
     options: BatchOptions,
 ) -> BatchRequest:
     from assay.cli.ideas import read_ideas
@@ -119,8 +121,9 @@ def _request(
         profile=profile,
         ideas=read_ideas(file),
         executor=executor,
-        hardware_class=hardware_class,
         options=options,
+        hardware_class=where["hardware_class"],
+        conditions=where["conditions"],
     )
 
 
@@ -319,7 +322,7 @@ def summary(batch: BatchBody, unit: str) -> list[RenderableType]:
 
     funnel, baseline = batch.funnel, batch.baseline
     lines = [
-        f"{batch.id}: {batch.state}, {batch.environment}, {batch.profile}, {batch.hardware_class}",
+        f"{batch.id}: {batch.state}, {batch.environment}, {batch.profile}, {measured_on(batch)}",
         f"submitted {funnel.submitted} → patched {funnel.patched} → started {funnel.started} "
         f"→ scored {funnel.scored}",
     ]
@@ -343,6 +346,11 @@ def summary(batch: BatchBody, unit: str) -> list[RenderableType]:
     if batch.caps or batch.not_done:
         lines.append(f"not done because of a cap: {counted(batch.not_done, 'idea')}")
     return ["\n".join(lines)]
+
+
+def measured_on(body: BatchBody) -> str:
+    """The hardware class and the conditions of results."""
+    return ", ".join(filter(None, (body.hardware_class, body.conditions)))
 
 
 def _provisional(batch: BatchBody) -> str | None:

@@ -43,10 +43,13 @@ def confirmation(client: Client, experiments: Sequence[str], seeds: int) -> Batc
     bodies = [client.experiments.get(experiment) for experiment in experiments]
     batches = [client.batches.get(body.batch) for body in bodies]
     first = batches[0]
-    terms = {(b.environment, b.profile, b.hardware_class, b.executor, b.ideator) for b in batches}
+    terms = {
+        (b.environment, b.profile, b.hardware_class, b.conditions, b.executor, b.ideator)
+        for b in batches
+    }
     if len(terms) > 1:
         raise InvalidInput(
-            "the experiments differ in environment, profile, hardware class or models; confirm "
+            "the experiments differ in environment, profile, conditions or models; confirm "
             "those of each in a batch of their own"
         )
     codebases = [body.codebase or "" for body in bodies]
@@ -54,6 +57,7 @@ def confirmation(client: Client, experiments: Sequence[str], seeds: int) -> Batc
         environment=first.environment,
         profile=first.profile,
         hardware_class=first.hardware_class,
+        conditions=first.conditions,
         executor=first.executor,
         ideator=first.ideator,
         ideas=[

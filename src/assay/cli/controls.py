@@ -46,6 +46,7 @@ def measure_controls(
         profile=baseline.profile,
         ideas=ideas,
         hardware_class=baseline.hardware_class,
+        conditions=baseline.conditions,
         options=options,
     )
     batch = client.batches.wait(client.batches.create(request).id, timeout=timeout)

@@ -185,6 +185,7 @@ def calibrate(
         ),
     ] = None,
     hardware_class: opt.HardwareClass = None,
+    conditions: opt.Conditions = None,
     write: Annotated[bool, typer.Option(help="Write baseline.json in its folder.")] = True,
     controls: Annotated[
         bool, typer.Option(help="Measure the recipes of kind control, too.")
@@ -223,6 +224,7 @@ def calibrate(
             profile,
             range(number),
             hardware_class,
+            conditions,
             timeout,
             again=again,
         )
@@ -249,6 +251,7 @@ def power(
     name: Name,
     profile: opt.Profile,
     hardware_class: opt.HardwareClass = None,
+    conditions: opt.Conditions = None,
     as_json: AsJson = False,
 ) -> None:
     """Say which effects how many seeds show.  Example: assay env power nanogpt --profile tiny"""
@@ -258,8 +261,9 @@ def power(
     out = root(context).output(as_json)
     with root(context).client() as client:
         environment = client.environments.get(name)
-        found = client.environments.baseline(name, profile, hardware_class=hardware_class)
-        fit = client.environments.fit(name, profile, hardware_class=hardware_class)
+        where = {"hardware_class": hardware_class, "conditions": conditions}
+        found = client.environments.baseline(name, profile, **where)
+        fit = client.environments.fit(name, profile, **where)
     baseline = as_compared(found, environment)
     rows = power_rows(baseline, fit)
     made = table("seeds", "smallest effect", "in spreads", right=["seeds", "in spreads"])
@@ -282,6 +286,7 @@ def fit(
     name: Name,
     profile: opt.Profile,
     hardware_class: opt.HardwareClass = None,
+    conditions: opt.Conditions = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -292,7 +297,9 @@ def fit(
             message = f"would fit {name}, {profile}, and change its verdicts"
             out.changed(name, message, dry_run=True)
             return
-        made = client.environments.refit(name, profile, hardware_class=hardware_class)
+        made = client.environments.refit(
+            name, profile, hardware_class=hardware_class, conditions=conditions
+        )
     message = (
         f"fit {made.number} of {name}, {profile}, to {made.codebases} codebases: they vary "
         f"{math.sqrt(made.variance):.2g} times as much as the baseline (worth {made.df:.2g} "

@@ -132,8 +132,8 @@ def _describe(body: MeasurementBody) -> str:
         lines.append(f"metric {format_number(body.metric)}")
     if body.failure is not None:
         lines.append(_failed(body.failure))
-    if body.attempts and body.attempts[-1].conditions:
-        told = body.attempts[-1].conditions.items()
+    if body.attempts and body.attempts[-1].software:
+        told = body.attempts[-1].software.items()
         lines.append(f"measured with {', '.join(f'{name} {value}' for name, value in told)}")
     return "\n".join(lines)
 

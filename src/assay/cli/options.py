@@ -19,6 +19,10 @@ Profile = Annotated[str, typer.Option(help="Size at which it runs.")]
 Executor = Annotated[str, typer.Option(help=_MODEL.format("writes the diffs"))]
 Ideator = Annotated[str, typer.Option(help=_MODEL.format("proposes ideas"))]
 HardwareClass = Annotated[str | None, typer.Option(help="What to measure on.")]
+Conditions = Annotated[
+    str | None,
+    typer.Option(help="Under which conditions; by default those of most live capacity."),
+]
 Samples = Annotated[int, typer.Option(help="Diffs per idea, at most.")]
 Revisions = Annotated[int, typer.Option(help="Self-revisions per sample.")]
 Sampling = Annotated[str, typer.Option(help="staged, or paper: all samples at once.")]

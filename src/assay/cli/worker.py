@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from assay.cli.command import AsJson, Yes, command, confirm, root
+from assay.domain.conditions import differences
 from assay.domain.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -49,26 +50,46 @@ def list_(context: typer.Context, as_json: AsJson = False) -> None:
     out = root(context).output(as_json)
     with root(context).client() as client:
         workers = list(client.workers.list())
-    made = table("name", "state", "hardware class", "cpus", "gpus", "sandbox", "running", "id")
+    made = table(
+        "name", "state", "hardware class", "conditions", "cpus", "gpus", "sandbox", "running", "id"
+    )
     for worker in workers:
         made.add_row(*map(cell, _row(worker)))
     out.data(workers, made)
     if not workers:
         out.say("No workers. `assay serve` starts one along with the service.")
-    for hardware_class in _incomparable(workers):
-        out.say(
-            f"warning: workers of {hardware_class} have different held-out keys, so their results "
-            "cannot be compared; start them with the same ASSAY_WORKER_HELD_OUT_KEY"
-        )
+    for said in _kept_apart(workers):
+        out.say(said)
 
 
-def _incomparable(workers: list[WorkerBody]) -> list[str]:
-    """The hardware classes whose active workers do not share one held-out key."""
-    keys: dict[str, set[str]] = {}
+def _kept_apart(workers: list[WorkerBody]) -> list[str]:
+    """What keeps the results of active workers of one hardware class apart."""
+    classes: dict[str, dict[str, list[WorkerBody]]] = {}
     for worker in workers:
-        if worker.state == "active" and worker.held_out_key is not None:
-            keys.setdefault(worker.hardware_class, set()).add(worker.held_out_key)
-    return sorted(name for name, found in keys.items() if len(found) > 1)
+        if worker.state == "active" and worker.conditions is not None:
+            sets = classes.setdefault(worker.hardware_class, {})
+            sets.setdefault(worker.conditions, []).append(worker)
+    said = []
+    for name, sets in sorted(classes.items()):
+        first, *others = sets.values()
+        for other in others:
+            differ = "; ".join(differences(first[0].facts, other[0].facts))
+            said.append(
+                f"warning: results of {_names(first)} and of {_names(other)} ({name}) are not "
+                f"compared: {differ}{_remedy(differ)}"
+            )
+    return said
+
+
+def _names(workers: list[WorkerBody]) -> str:
+    more = f" and {len(workers) - 3} more" if len(workers) > 3 else ""
+    return ", ".join(worker.name for worker in workers[:3]) + more
+
+
+def _remedy(differ: str) -> str:
+    if "held_out_key" in differ:
+        return "; start them with the same ASSAY_WORKER_HELD_OUT_KEY"
+    return "; give them the same, or see: assay conditions equate --help"
 
 
 def _row(worker: WorkerBody) -> tuple[object, ...]:
@@ -81,6 +102,7 @@ def _row(worker: WorkerBody) -> tuple[object, ...]:
         worker.name,
         _state(worker),
         worker.hardware_class,
+        worker.conditions or "unknown",
         cpus,
         gpus,
         worker.sandbox if worker.isolated else f"{worker.sandbox} (not isolated)",
@@ -124,6 +146,9 @@ def _facts(worker: WorkerBody) -> list[tuple[str, str]]:
         ("version", worker.version or "unknown"),
         ("last heard of", worker.last_seen_at.isoformat(timespec="seconds")),
         ("hardware class", worker.hardware_class),
+        ("conditions", worker.conditions or "unknown"),
+        *((f"  {name}", told) for name, told in worker.facts.items()),
+        *((f"  {name} (recorded)", told) for name, told in worker.recorded.items()),
         ("cpus", str(worker.cpus)),
         ("memory", f"{worker.memory_bytes / GIB:.1f} GiB"),
         ("gpus", f"{worker.gpus}, of which {worker.usable_gpus} usable"),

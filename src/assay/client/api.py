@@ -16,6 +16,7 @@ from assay.client.http import RETRIES, Http
 from assay.client.reports import Reports
 from assay.client.resource import Group, segment
 from assay.client.searches import Searches
+from assay.contracts.conditions import ConditionsBody, EquivalenceBody
 from assay.contracts.environment import (
     BaselineBody,
     CodebaseFiles,
@@ -43,22 +44,39 @@ class Environments(Group):
         return self._get(CodebaseFiles, f"{self.path}/{segment(name)}/codebase")
 
     def baseline(
-        self, name: str, profile: str, *, hardware_class: str | None = None
+        self,
+        name: str,
+        profile: str,
+        *,
+        hardware_class: str | None = None,
+        conditions: str | None = None,
     ) -> BaselineBody:
         """What the unmodified codebase reaches, as far as it is measured."""
-        query = {"profile": profile, "hardware_class": hardware_class}
+        query = _where(profile, hardware_class, conditions)
         return self._get(BaselineBody, f"{self.path}/{segment(name)}/baseline", query)
 
-    def fit(self, name: str, profile: str, *, hardware_class: str | None = None) -> PriorBody:
+    def fit(
+        self,
+        name: str,
+        profile: str,
+        *,
+        hardware_class: str | None = None,
+        conditions: str | None = None,
+    ) -> PriorBody:
         """What verdicts presume of the environment's codebases."""
-        query = {"profile": profile, "hardware_class": hardware_class}
+        query = _where(profile, hardware_class, conditions)
         return self._get(PriorBody, f"{self.path}/{segment(name)}/fit", query)
 
-    def refit(self, name: str, profile: str, *, hardware_class: str | None = None) -> PriorBody:
+    def refit(
+        self,
+        name: str,
+        profile: str,
+        *,
+        hardware_class: str | None = None,
+        conditions: str | None = None,
+    ) -> PriorBody:
         """Fit it anew to what has been measured; every verdict of the environment changes."""
-        body: dict[str, object] = {"profile": profile}
-        if hardware_class is not None:
-            body["hardware_class"] = hardware_class
+        body = _where(profile, hardware_class, conditions)
         path = f"{self.path}/{segment(name)}/fit"
         return PriorBody.model_validate_json(self._http.request("POST", path, body=body).content)
 
@@ -69,6 +87,7 @@ class Environments(Group):
         seeds: Sequence[int] | None = None,
         *,
         hardware_class: str | None = None,
+        conditions: str | None = None,
         again: bool = False,
     ) -> BaselineBody:
         """Ask for the baseline measurements on these seeds that do not exist yet.
@@ -76,16 +95,43 @@ class Environments(Group):
         Without `seeds`, on as many as the profile's `baseline_seeds` says. `again` repeats the
         seeds that failed.
         """
-        body: dict[str, object] = {"profile": profile}
+        body: dict[str, object] = dict(_where(profile, hardware_class, conditions))
         if seeds is not None:
             body["seeds"] = list(seeds)
         if again:
             body["again"] = True
-        if hardware_class is not None:
-            body["hardware_class"] = hardware_class
         path = f"{self.path}/{segment(name)}/baseline"
         response = self._http.request("POST", path, body=body)
         return BaselineBody.model_validate_json(response.content)
+
+    def conditions(self, name: str, profile: str) -> Iterator[EquivalenceBody]:
+        """Which conditions are taken for equal, and why."""
+        path = f"{self.path}/{segment(name)}/conditions"
+        return self._walk(EquivalenceBody, path, {"profile": profile})
+
+    def equate(self, name: str, profile: str, conditions: str, equals: str) -> EquivalenceBody:
+        """Take conditions for equal to others, as an operator."""
+        path = f"{self.path}/{segment(name)}/conditions"
+        body = {"profile": profile, "conditions": conditions, "equals": equals}
+        return EquivalenceBody.model_validate_json(
+            self._http.request("POST", path, body=body).content
+        )
+
+
+def _where(profile: str, hardware_class: str | None, conditions: str | None) -> dict[str, str]:
+    """The profile, and what to measure on where that is named."""
+    asked = {"profile": profile, "hardware_class": hardware_class, "conditions": conditions}
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+class RecordedConditions(Group):
+    """What results have in common that may be compared."""
+
+    path = "/v1/conditions"
+
+    def list(self) -> Iterator[ConditionsBody]:
+        """All that were recorded."""
+        return self._walk(ConditionsBody, self.path, {})
 
 
 class Workers(Group):
@@ -172,6 +218,7 @@ class Client:
         self.measurements = Measurements(self._http)
         self.environments = Environments(self._http)
         self.workers = Workers(self._http)
+        self.conditions = RecordedConditions(self._http)
         self.searches = Searches(self._http)
         self.reports = Reports(self._http)
 

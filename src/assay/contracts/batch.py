@@ -143,6 +143,11 @@ class BatchRequest(Request):
     hardware_class: ShortName | None = Field(
         None, description="What to measure on; by default what the live workers have."
     )
+    conditions: ShortName | None = Field(
+        None,
+        description="Under which conditions to measure (`GET /v1/conditions`); by default those "
+        "of most live capacity.",
+    )
     options: BatchOptions = BatchOptions()
     search: ShortName | None = Field(None, description="The search this batch is an epoch of.")
     epoch: Annotated[int, Field(ge=0, le=10_000), READ_INTEGER] | None = None
@@ -211,6 +216,9 @@ class BatchBody(Resource):
     environment: str
     profile: str
     hardware_class: str
+    conditions: str | None = Field(
+        None, description="What its results have in common; null if none were recorded."
+    )
     executor: str
     ideator: str | None
     state: str = Field(description="running, finished or cancelled.")
@@ -263,24 +271,30 @@ class ComparisonBody(Resource):
     n: int = Field(description="Seeds of the result: how often it was tried.")
     effect: float = Field(description="By how much the metric improves; unbiased.")
     standard_error: float | None = Field(
-        description="Of the effect, the baseline's own included; null if nothing tells it."
+        None, description="Of the effect, the baseline's own included; null if nothing tells it."
     )
-    sigmas: float | None = Field(description="The effect in standard errors.")
-    degrees_of_freedom: float | None = Field(description="Null if unknown, or if exact.")
-    low: float | None = Field(description="Lower end of the 95 % interval of the effect.")
-    high: float | None = Field(description="Upper end of the 95 % interval of the effect.")
+    sigmas: float | None = Field(None, description="The effect in standard errors.")
+    degrees_of_freedom: float | None = Field(None, description="Null if unknown, or if exact.")
+    low: float | None = Field(None, description="Lower end of the 95 % interval of the effect.")
+    high: float | None = Field(None, description="Upper end of the 95 % interval of the effect.")
     p: float | None = Field(
-        description="Two-sided p value of no effect; null where artifacts are judged."
+        None, description="Two-sided p value of no effect; null where artifacts are judged."
     )
     posterior: float | None = Field(
-        description="The effect shrunken towards 0: what to expect of further seeds."
+        None, description="The effect shrunken towards 0: what to expect of further seeds."
     )
     p_improves: float | None = Field(
-        description="Probability that the true effect is an improvement, under the same model."
+        None,
+        description="Probability that the true effect is an improvement, under the same model.",
     )
     verdict: str = Field(
-        description="better, worse, undecided, identical (the same artifact on every seed), or "
-        "provisional (seeds of the baseline are to come)."
+        description="better, worse, undecided, identical (the same artifact on every seed), "
+        "provisional (seeds of the baseline are to come), or not comparable (see `mismatch`)."
+    )
+    mismatch: list[str] = Field(
+        [],
+        description="Facts in which the results and the baseline's differ, so that the effect "
+        "says nothing.",
     )
     exploratory: bool = Field(
         False,
@@ -471,6 +485,7 @@ class MeasurementBody(Resource):
     environment: str
     profile: str
     hardware_class: str
+    conditions: str | None = Field(None, description="Null if none were recorded.")
     seed: int
     replicate: int
     state: str
@@ -495,7 +510,7 @@ class AttemptBody(Resource):
     worker: str
     state: str
     failure: FailureBody | None
-    conditions: dict[str, Any] = Field(
+    software: dict[str, Any] = Field(
         {}, description="Software and sandbox of the worker; empty if its version stored none."
     )
     created_at: datetime

@@ -227,6 +227,13 @@ class EnvironmentManifest(Manifest):
         exclude_if=lambda names: not names,
         description="Files that Assay adds to the folder, by their path in it. Protected.",
     )
+    packages: tuple[Name, ...] = Field(
+        (),
+        max_length=100,
+        exclude_if=lambda names: not names,
+        description="Python packages whose version decides results, as that of torch does: those "
+        "of workers with other versions are not compared.",
+    )
     codebase: CodebaseSpec = CodebaseSpec()
     entry_points: EntryPoints
     profiles: Annotated[dict[Name, Profile], Named(1_000)]
@@ -293,6 +300,7 @@ class BaselineBody(Resource):
     environment: str
     profile: str
     hardware_class: str
+    conditions: str | None = Field(None, description="Null if none were recorded.")
     metric: str
     mean: float | None = None
     spread: float | None = Field(None, description="Sample standard deviation over seeds.")

@@ -94,6 +94,13 @@ class WorkerBody(Resource):
     gpus: int
     memory_bytes: int
     hardware_class: str
+    conditions: str | None = Field(
+        None, description="What its results share with those of other workers."
+    )
+    facts: dict[str, str] = Field({}, description="Those that decide the conditions.")
+    recorded: dict[str, str] = Field(
+        {}, description="Facts that split conditions only if a control shows that they matter."
+    )
     sandbox: str
     isolated: bool
     guarantees: dict[str, bool]

@@ -89,10 +89,15 @@ class WorkerState(StrEnum):
 
 
 class MeasurementKind(StrEnum):
-    """`score` counts as a result; `smoke` only shows that a codebase starts."""
+    """What a measurement is for.
+
+    `score` counts as a result; `smoke` only shows that a codebase starts; `control` shows that the
+    unmodified codebase does on a host what it does on others.
+    """
 
     SCORE = "score"
     SMOKE = "smoke"
+    CONTROL = "control"
 
 
 class FailureStage(StrEnum):

@@ -52,6 +52,7 @@ class Verdict(StrEnum):
     UNDECIDED = "undecided"
     IDENTICAL = "identical"
     PROVISIONAL = "provisional"
+    NOT_COMPARABLE = "not comparable"
 
 
 @dataclass(frozen=True)

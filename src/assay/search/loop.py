@@ -221,17 +221,20 @@ class _Loop:
         out.
         """
         name, profile = self._search.environment, self._search.profile
-        hardware = self._batches[0].hardware_class
+        batch = self._batches[0]
+        hardware, on = batch.hardware_class, batch.conditions
         environments = self._client.environments
         wanted = set(range(self._config.options.baseline_seeds or self._default_seeds()))
-        body = environments.baseline(name, profile, hardware_class=hardware)
+        body = environments.baseline(name, profile, hardware_class=hardware, conditions=on)
         if not wanted <= {*body.seeds, *(each.seed for each in body.failures)}:
             seeds = sorted(wanted)
-            body = environments.calibrate(name, profile, seeds, hardware_class=hardware)
+            body = environments.calibrate(
+                name, profile, seeds, hardware_class=hardware, conditions=on
+            )
         while wanted.intersection(body.pending_seeds):
             self._observer.waiting_for_baseline(body)
             self._client.sleep(BASELINE_POLL_SECONDS)
-            body = environments.baseline(name, profile, hardware_class=hardware)
+            body = environments.baseline(name, profile, hardware_class=hardware, conditions=on)
         measured = zip(body.seeds, body.values, strict=True)
         values = [value for seed, value in measured if seed in wanted]
         if not values:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from assay.domain.ids import new_id
 from assay.domain.placement import Placement
 from assay.domain.states import AttemptState, MeasurementState
-from assay.storage import conditions, experiments, measurements, schema
+from assay.storage import experiments, measurements, schema, software
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post_all
 
@@ -33,7 +33,7 @@ def assign(
     numbers = _numbers(session, ids)
     attempts = {row.id: new_id("att") for row in taken}
     tokens = _tokens(session, list(attempts.values()))
-    found = _conditions(session, {wanted[id_] for id_ in ids})
+    found = _software(session, {wanted[id_] for id_ in ids})
     now = db.now(session)
     session.execute(
         insert(schema.Attempt),
@@ -51,7 +51,7 @@ def assign(
                 "memory_bytes": row.memory_bytes,
                 "bound_seconds": row.bound_seconds,
                 "devices": [],
-                "conditions": found[wanted[row.id]],
+                "software": found[wanted[row.id]],
                 "created_at": now,
             }
             for row in taken
@@ -97,10 +97,10 @@ def _numbers(session: Session, ids: list[str]) -> dict[str, int]:
     )
 
 
-def _conditions(session: Session, workers: set[str]) -> dict[str, dict[str, Any]]:
-    """Under which conditions these workers measure now."""
+def _software(session: Session, workers: set[str]) -> dict[str, dict[str, Any]]:
+    """With what these workers measure now."""
     rows = session.scalars(select(schema.Worker).where(schema.Worker.id.in_(workers)))
-    return {row.id: conditions.of_worker(row) for row in rows}
+    return {row.id: software.of_worker(row) for row in rows}
 
 
 def _tokens(session: Session, attempts: list[str]) -> dict[str, int]:

@@ -13,9 +13,10 @@ from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.environment import Profile
+from assay.domain.conditions import Conditions
 from assay.domain.states import TERMINAL_MEASUREMENT, MeasurementKind, MeasurementState
 from assay.domain.usage import REFERENCE_RUNS
-from assay.storage import environments, schema
+from assay.storage import conditions, environments, schema
 from assay.storage.rows import get
 from assay.storage.types import clock
 
@@ -76,7 +77,7 @@ def hasten(session: Session, batch: schema.Batch) -> None:
     waiting = session.scalars(
         select(table.id)
         .where(
-            *is_baseline(environment, batch.profile, batch.hardware_class),
+            *is_baseline(environment, batch.profile, conditions.of_batch(session, batch)),
             table.seed.in_(seeds_of(manifest.profiles[batch.profile], options)),
             table.state == MeasurementState.QUEUED.value,
             table.priority < priority,
@@ -103,7 +104,7 @@ def progress(
     session: Session,
     environment: schema.Environment,
     profile: str,
-    hardware_class: str,
+    on: Conditions,
     seeds: Collection[int] | None = None,
 ) -> Progress:
     """Return how far a baseline is; on these seeds only, if given.
@@ -114,7 +115,7 @@ def progress(
     query = (
         select(table, schema.Result.measurement_id)
         .outerjoin(schema.Result, schema.Result.measurement_id == table.id)
-        .where(*is_baseline(environment, profile, hardware_class))
+        .where(*is_baseline(environment, profile, on))
         .order_by(table.seed, table.replicate)
     )
     if seeds is not None:
@@ -133,14 +134,14 @@ def progress(
 
 
 def is_baseline(
-    environment: schema.Environment, profile: str, hardware_class: str
+    environment: schema.Environment, profile: str, on: Conditions
 ) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions that select the measurements of a baseline."""
+    """Return what selects the measurements of a baseline."""
     table = schema.Measurement
     return (
         table.codebase_id == environment.codebase,
         table.environment_id == environment.id,
         table.profile == profile,
-        table.hardware_class == hardware_class,
+        *conditions.selected(table, on),
         table.kind == MeasurementKind.SCORE.value,
     )

@@ -10,6 +10,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchRequest
+from assay.domain.conditions import Conditions
 from assay.domain.failure_codes import Failure, FailureCode
 from assay.domain.ids import new_id
 from assay.domain.states import (
@@ -18,7 +19,15 @@ from assay.domain.states import (
     ExperimentState,
     FailureStage,
 )
-from assay.storage import baselines, environments, experiments, measurements, repairs, schema
+from assay.storage import (
+    baselines,
+    conditions,
+    environments,
+    experiments,
+    measurements,
+    repairs,
+    schema,
+)
 from assay.storage.database import Database
 from assay.storage.measurements import Identity, Terms
 from assay.storage.outbox import Topic, post
@@ -42,7 +51,7 @@ def create(
     request: BatchRequest,
     owner: str,
     environment_id: str,
-    hardware_class: str,
+    on: Conditions,
     similar: Sequence[Sequence[Similar]] = (),
     *,
     retries: str | None = None,
@@ -58,7 +67,8 @@ def create(
         owner=owner,
         environment_id=environment_id,
         profile=request.profile,
-        hardware_class=hardware_class,
+        hardware_class=on.hardware_class,
+        conditions_id=on.id,
         executor=request.executor,
         ideator=request.ideator,
         options=request.options.model_dump(mode="json"),
@@ -73,14 +83,16 @@ def create(
     session.flush()
     _add_experiments(session, batch, request, similar or [()] * len(request.ideas), retries)
     environment = get(session, schema.Environment, environment_id, "environment")
-    profile = environments.manifest(session, environment_id).profiles[request.profile]
+    manifest = environments.manifest(session, environment_id)
+    conditions.store_live(db, session, manifest.packages)
+    profile = manifest.profiles[request.profile]
     wanted = baselines.seeds_of(profile, batch.options)
     early = baselines.seeds_with_ideas(profile, wanted, request.options.seeds)
     later = sorted(set(wanted).difference(early))
     terms = Terms(owner, now, request.options.priority, needs_isolation=False)
     when_idle = replace(terms, priority=baselines.WHEN_IDLE)
-    for seeds, on in ((early, terms), (later, when_idle)):
-        request_baseline(db, session, environment, request.profile, hardware_class, seeds, on)
+    for seeds, asked in ((early, terms), (later, when_idle)):
+        request_baseline(db, session, environment, request.profile, on, seeds, asked)
     return batch.id
 
 
@@ -165,7 +177,7 @@ def request_baseline(
     session: Session,
     environment: schema.Environment,
     profile: str,
-    hardware_class: str,
+    on: Conditions,
     seeds: list[int],
     terms: Terms,
 ) -> list[str]:
@@ -175,7 +187,7 @@ def request_baseline(
         measurements.request(
             db,
             session,
-            Identity(environment.codebase, environment.id, profile, seed, hardware_class),
+            Identity(environment.codebase, environment.id, profile, seed, on),
             manifest.profiles[profile],
             terms,
         )

@@ -1,63 +1,230 @@
-"""Conditions: what of a worker decides how a codebase ends, beside its hardware class.
+"""Conditions of workers, and which of them a batch is measured under.
 
-`assignments.py` stores them with every attempt, because a worker's row changes when the worker is
-upgraded. `measurements.py` compares them before an old failure is shared.
+A batch is pinned to one set of conditions when it is submitted. Its measurements, its baseline and
+its verdicts belong to that set and to those that are taken for equal to it
+(`equivalences.py`). The facts themselves are in `domain/conditions.py`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from assay.domain.states import WorkerState
-from assay.storage import schema
-
-#: What a worker tells about its software. Older workers do not tell all of it.
-_SOFTWARE = ("python", "torch", "numpy", "driver")
-
-
-def of_worker(worker: schema.Worker) -> dict[str, Any]:
-    """Return the conditions under which a worker measures now."""
-    software = {name: worker.info[name] for name in _SOFTWARE if worker.info.get(name)}
-    return {
-        "assay": worker.version,
-        "sandbox": worker.sandbox,
-        "isolated": worker.isolated,
-        **{name: str(version) for name, version in software.items()},
-    }
+from assay.contracts.environment import EnvironmentManifest, Profile
+from assay.domain.conditions import UNRECORDED, Conditions, Facts, HostFacts, host_facts
+from assay.domain.errors import InvalidInput, Unavailable
+from assay.domain.states import MeasurementKind, WorkerState
+from assay.storage import equivalences, schema
+from assay.storage.database import Database
+from assay.storage.rows import insert_missing
 
 
-def have_changed(session: Session, measurement: schema.Measurement) -> bool:
-    """Return whether no live worker that fits a measurement is like the one that measured it.
-
-    Without a live worker there is nothing to compare with, so nothing has changed. An attempt
-    without conditions was made by a version that did not store them.
-    """
-    table = schema.Worker
-    fitting = session.scalars(
-        select(table).where(
-            table.state == WorkerState.ACTIVE.value,
-            table.hardware_class == measurement.hardware_class,
-            table.cpus >= measurement.cpus,
-            table.gpus >= measurement.gpus,
-            table.memory_bytes >= measurement.memory_bytes,
-        )
-    ).all()
-    now = [
-        of_worker(worker)
-        for worker in fitting
-        if worker.isolated or not measurement.needs_isolation
-    ]
-    return bool(now) and _of_last_attempt(session, measurement.id) not in now
+def facts_of(worker: schema.Worker, packages: Sequence[str] = ()) -> HostFacts:
+    """Read a worker's facts, for an environment that declares these packages."""
+    return host_facts(worker.hardware_class, worker.info, packages)
 
 
-def _of_last_attempt(session: Session, measurement_id: str) -> dict[str, Any] | None:
-    table = schema.Attempt
-    return session.scalars(
-        select(table.conditions)
-        .where(table.measurement_id == measurement_id)
-        .order_by(table.number.desc())
+def store(session: Session, now: datetime, found: Iterable[HostFacts]) -> None:
+    """Record the sets of facts of hosts under their ids, if they are new."""
+    sets = {id_: facts for each in found for id_, facts in each.sets}
+    insert_missing(
+        session,
+        schema.ConditionSet,
+        [
+            {
+                "id": id_,
+                "hardware_class": facts["hardware_class"],
+                "facts": facts,
+                "created_at": now,
+            }
+            for id_, facts in sets.items()
+        ],
+    )
+
+
+def store_live(db: Database, session: Session, packages: Sequence[str]) -> None:
+    """Record those of all live workers, for an environment that declares these packages."""
+    live = session.scalars(
+        select(schema.Worker).where(schema.Worker.state == WorkerState.ACTIVE.value)
+    )
+    store(session, db.now(session), [facts_of(worker, packages) for worker in live])
+
+
+def facts_by_id(session: Session, ids: Sequence[str]) -> dict[str, Facts]:
+    """The facts of recorded conditions; those that are not recorded are left out."""
+    table = schema.ConditionSet
+    rows = session.execute(select(table.id, table.facts).where(table.id.in_(ids)))
+    return {id_: dict(facts) for id_, facts in rows}
+
+
+def selected(
+    table: type[schema.Measurement] | type[schema.VerdictFit], on: Conditions
+) -> tuple[ColumnElement[bool], ...]:
+    """What selects rows that were made under these conditions."""
+    return (table.hardware_class == on.hardware_class, table.conditions_id.in_(on.ids))
+
+
+def of_batch(session: Session, batch: schema.Batch) -> Conditions:
+    """The conditions that a batch is pinned to, with those that are taken for equal."""
+    return equivalences.family(
+        session, batch.environment_id, batch.profile, batch.hardware_class, batch.conditions_id
+    )
+
+
+def of_search(session: Session, search_id: str) -> Conditions | None:
+    """The conditions of a search's first batch; None if it has none yet."""
+    first = session.scalars(
+        select(schema.Batch)
+        .where(schema.Batch.search_id == search_id)
+        .order_by(schema.Batch.id)
         .limit(1)
     ).first()
+    return None if first is None else of_batch(session, first)
+
+
+def choose(
+    session: Session,
+    environment_id: str,
+    manifest: EnvironmentManifest,
+    profile: str,
+    hardware_class: str | None = None,
+    conditions: str | None = None,
+    *,
+    isolated: bool = False,
+) -> Conditions:
+    """Return the conditions to measure under: those asked for, or those of most live capacity.
+
+    Capacity is the GPUs of live workers that fit, or their CPUs where the profile needs no GPU;
+    of equal ones, those whose baseline is measured. Where a hardware class is named and no worker
+    of it lives, it is those of its latest result, and unrecorded ones if there is none.
+
+    Raises:
+        Unavailable: no worker fits, and no class was named.
+        InvalidInput: the conditions are unknown, or of another class than asked for; or the code
+            needs isolation and no live worker that fits offers it.
+    """
+    if conditions is not None:
+        hardware_class = _class_of(session, conditions, hardware_class)
+    need = manifest.profiles[profile]
+    fitting = [
+        worker
+        for worker in _live(session, need)
+        if hardware_class is None or worker.hardware_class == hardware_class
+    ]
+    if isolated and fitting and not any(worker.isolated for worker in fitting):
+        raise _no_isolation(sorted({worker.sandbox for worker in fitting}))
+    if conditions is not None and hardware_class is not None:
+        return equivalences.family(session, environment_id, profile, hardware_class, conditions)
+    usable = [worker for worker in fitting if worker.isolated or not isolated]
+    if not usable:
+        if hardware_class is None:
+            raise Unavailable(
+                f"no worker fits profile {profile!r} ({need.cpus} CPUs, {need.gpus} GPUs, "
+                f"{need.memory_gb} GB); start one, or name hardware_class to queue for it",
+                code="no_fitting_worker",
+            )
+        id_ = _latest(session, environment_id, profile, hardware_class)
+        return equivalences.family(session, environment_id, profile, hardware_class, id_)
+    return _of_most_capacity(session, environment_id, manifest, profile, usable)
+
+
+def _live(session: Session, need: Profile) -> Sequence[schema.Worker]:
+    table = schema.Worker
+    return session.scalars(
+        select(table).where(
+            table.state == WorkerState.ACTIVE.value,
+            table.cpus >= need.cpus,
+            table.gpus >= need.gpus,
+            table.memory_bytes >= need.memory_bytes,
+        )
+    ).all()
+
+
+def _class_of(session: Session, conditions: str, asked: str | None) -> str:
+    row = session.get(schema.ConditionSet, conditions)
+    if row is None:
+        raise InvalidInput.field(
+            "/conditions",
+            f"{conditions!r} is unknown; `assay worker list` shows the conditions of live workers",
+            "unknown_conditions",
+        )
+    if asked is not None and row.hardware_class != asked:
+        raise InvalidInput.field(
+            "/conditions",
+            f"{conditions!r} is of hardware class {row.hardware_class}, not {asked}; name one of "
+            "them alone",
+            "unknown_conditions",
+        )
+    return row.hardware_class
+
+
+def _latest(session: Session, environment_id: str, profile: str, hardware_class: str) -> str:
+    table = schema.Measurement
+    found = session.scalars(
+        select(table.conditions_id)
+        .join(schema.Result, schema.Result.measurement_id == table.id)
+        .where(
+            table.environment_id == environment_id,
+            table.profile == profile,
+            table.hardware_class == hardware_class,
+            table.kind == MeasurementKind.SCORE.value,
+        )
+        .order_by(table.id.desc())
+        .limit(1)
+    ).first()
+    return UNRECORDED if found is None else found
+
+
+def _of_most_capacity(
+    session: Session,
+    environment_id: str,
+    manifest: EnvironmentManifest,
+    profile: str,
+    workers: Sequence[schema.Worker],
+) -> Conditions:
+    by_gpus = manifest.profiles[profile].gpus > 0
+    known = equivalences.of_setting(session, environment_id, profile)
+    capacity: dict[str, int] = defaultdict(int)
+    classes: dict[str, str] = {}
+    for worker in workers:
+        id_ = known.effective(facts_of(worker, manifest.packages))
+        capacity[id_] += worker.gpus if by_gpus else worker.cpus
+        classes[id_] = worker.hardware_class
+    measured = _measured(session, environment_id, profile, list(capacity))
+    chosen = max(capacity, key=lambda id_: (capacity[id_], measured.get(id_, 0), id_))
+    return equivalences.family(session, environment_id, profile, classes[chosen], chosen)
+
+
+def _measured(
+    session: Session, environment_id: str, profile: str, ids: Sequence[str]
+) -> Mapping[str, int]:
+    """On how many seeds the unmodified codebase was measured, by conditions."""
+    table = schema.Measurement
+    query = (
+        select(table.conditions_id, func.count())
+        .join(schema.Result, schema.Result.measurement_id == table.id)
+        .join(schema.Environment, schema.Environment.id == table.environment_id)
+        .where(
+            table.codebase_id == schema.Environment.codebase,
+            table.environment_id == environment_id,
+            table.profile == profile,
+            table.kind == MeasurementKind.SCORE.value,
+            table.conditions_id.in_(ids),
+        )
+        .group_by(table.conditions_id)
+    )
+    return dict(session.execute(query).all())
+
+
+def _no_isolation(sandboxes: list[str]) -> InvalidInput:
+    return InvalidInput.field(
+        "/options/allow_unisolated",
+        "code that a model writes is started only in isolation, which the live workers "
+        f"({', '.join(sandboxes)}) do not offer: install bubblewrap on their hosts, or set this "
+        "to true to start it without",
+        "isolation_required",
+    )

@@ -6,9 +6,10 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from assay.domain.conditions import Conditions
 from assay.domain.errors import Conflict
 from assay.domain.ids import new_id
 from assay.domain.states import MeasurementKind
@@ -19,7 +20,7 @@ from assay.domain.verdicts import (
     Prior,
     fit_prior,
 )
-from assay.storage import disclosure, measurements, schema
+from assay.storage import conditions, disclosure, measurements, schema
 from assay.storage.database import Database
 
 
@@ -33,7 +34,7 @@ class Fit:
     created_at: datetime | None = None
 
 
-def latest(session: Session, environment_id: str, profile: str, hardware_class: str) -> Fit:
+def latest(session: Session, environment_id: str, profile: str, on: Conditions) -> Fit:
     """Return the prior that verdicts use now."""
     table = schema.VerdictFit
     row = session.scalars(
@@ -41,7 +42,7 @@ def latest(session: Session, environment_id: str, profile: str, hardware_class: 
         .where(
             table.environment_id == environment_id,
             table.profile == profile,
-            table.hardware_class == hardware_class,
+            *conditions.selected(table, on),
         )
         .order_by(table.number.desc())
         .limit(1)
@@ -56,12 +57,12 @@ def refit(
     session: Session,
     environment: schema.Environment,
     profile: str,
-    hardware_class: str,
+    on: Conditions,
     owner: str,
 ) -> Fit:
     """Fit a prior to all codebases that were measured on two seeds or more, and store it.
 
-    From its commit on, every verdict of the environment, profile and hardware class uses it, also
+    From its commit on, every verdict of the environment, profile and conditions uses it, also
     those of experiments that ended long ago.
 
     It is fitted to results as they are shown, so that it tells no more about held-out data.
@@ -69,7 +70,7 @@ def refit(
     Raises:
         Conflict: too few codebases, or no baseline with a spread.
     """
-    scores = measurements.baseline_scores(session, environment, profile, hardware_class)
+    scores = measurements.baseline_scores(session, environment, profile, on)
     baseline = Measured.of({seed: scored.shown for seed, scored in scores.items()})
     if baseline is None or baseline.noise == 0:
         raise Conflict(
@@ -77,7 +78,7 @@ def refit(
             f"{environment.name} --profile {profile}`",
             code="no_baseline",
         )
-    codebases = _codebases(session, environment, profile, hardware_class)
+    codebases = _codebases(session, environment, profile, on)
     prior = fit_prior(codebases, baseline)
     if prior.codebases == 0:
         raise Conflict(
@@ -86,12 +87,13 @@ def refit(
             f"{sum(codebase.noise > 0 for codebase in codebases)}. Verdicts use the default prior",
             code="too_few_codebases",
         )
-    number = latest(session, environment.id, profile, hardware_class).number + 1
+    number = _last_number(session, environment.id, profile, on.hardware_class) + 1
     row = schema.VerdictFit(
         id=new_id("fit"),
         environment_id=environment.id,
         profile=profile,
-        hardware_class=hardware_class,
+        hardware_class=on.hardware_class,
+        conditions_id=on.id,
         number=number,
         owner=owner,
         prior=asdict(prior),
@@ -102,8 +104,19 @@ def refit(
     return Fit(prior, row.id, number, row.created_at)
 
 
+def _last_number(session: Session, environment_id: str, profile: str, hardware_class: str) -> int:
+    """Fits are counted over all conditions of a hardware class."""
+    table = schema.VerdictFit
+    query = select(func.max(table.number)).where(
+        table.environment_id == environment_id,
+        table.profile == profile,
+        table.hardware_class == hardware_class,
+    )
+    return session.scalar(query) or 0
+
+
 def _codebases(
-    session: Session, environment: schema.Environment, profile: str, hardware_class: str
+    session: Session, environment: schema.Environment, profile: str, on: Conditions
 ) -> list[Measured]:
     """Every other codebase, by its metric on each seed."""
     table = schema.Measurement
@@ -114,7 +127,7 @@ def _codebases(
         .where(
             table.environment_id == environment.id,
             table.profile == profile,
-            table.hardware_class == hardware_class,
+            *conditions.selected(table, on),
             table.kind == MeasurementKind.SCORE.value,
             table.codebase_id != environment.codebase,
         )

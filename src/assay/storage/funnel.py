@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Subquery, and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
+from assay.domain.conditions import Conditions
 from assay.domain.failure_codes import FailureCode
 from assay.domain.metrics import Sample
 from assay.domain.states import (
@@ -111,7 +112,7 @@ class Metrics(NamedTuple):
 
 @dataclass
 class Line:
-    """Everything about one key. `baseline` is None where hardware classes differ."""
+    """Everything about one key. `baseline` is None where conditions differ."""
 
     key: Key
     stages: Stages
@@ -135,11 +136,11 @@ def lines(session: Session, scope: Scope) -> list[Line]:
         found[key].metrics = metrics
     for key, seconds in _wasted(session, ideas):
         found[key].wasted_seconds = seconds
-    for key, by_class in _baselines(session, ideas).items():
+    for key, by_conditions in _baselines(session, ideas).items():
         line = found[key]
-        line.hardware_classes = sorted(by_class)
-        if len(by_class) == 1:
-            (values,) = by_class.values()
+        line.hardware_classes = sorted({on.hardware_class for on in by_conditions})
+        if len(by_conditions) == 1:
+            (values,) = by_conditions.values()
             line.baseline = Sample.of(list(values.values()))
     return sorted(found.values(), key=lambda line: _order(line.key))
 
@@ -167,6 +168,7 @@ def _ideas(scope: Scope) -> Subquery:
             batch.ideator,
             batch.executor,
             batch.hardware_class,
+            batch.conditions_id,
             # Without a number every measured seed counts.
             func.coalesce(batch.options["baseline_seeds"].as_integer() - 1, _LAST_SEED).label(
                 "last_baseline_seed"
@@ -325,15 +327,16 @@ def _wasted(session: Session, ideas: Subquery) -> list[tuple[Key, float]]:
     return [(key, float(rest[0])) for key, rest in map(_split, rows)]
 
 
-def _baselines(session: Session, ideas: Subquery) -> dict[Key, dict[str, dict[int, float]]]:
-    """Metrics of the unmodified codebase by hardware class and seed, on the seeds asked for."""
+def _baselines(session: Session, ideas: Subquery) -> dict[Key, dict[Conditions, dict[int, float]]]:
+    """Metrics of the unmodified codebase by conditions and seed, on the seeds asked for."""
     wanted = (
         select(
             *_key(ideas),
             ideas.c.hardware_class,
+            ideas.c.conditions_id,
             func.max(ideas.c.last_baseline_seed).label("last_seed"),
         )
-        .group_by(*_key(ideas), ideas.c.hardware_class)
+        .group_by(*_key(ideas), ideas.c.hardware_class, ideas.c.conditions_id)
         .subquery()
     )
     table, environment, result = schema.Measurement, schema.Environment, schema.Result
@@ -343,19 +346,20 @@ def _baselines(session: Session, ideas: Subquery) -> dict[Key, dict[str, dict[in
         table.environment_id == environment.id,
         table.profile == of.profile,
         table.hardware_class == of.hardware_class,
+        table.conditions_id == of.conditions_id,
         table.kind == MeasurementKind.SCORE.value,
         table.seed <= of.last_seed,
     )
     rows = session.execute(
-        select(*_key(wanted), of.hardware_class, table.seed, result.metric)
+        select(*_key(wanted), of.hardware_class, of.conditions_id, table.seed, result.metric)
         .join(environment, environment.id == of.environment_id)
         .outerjoin(table, same)
         .outerjoin(result, result.measurement_id == table.id)
         .order_by(table.seed, table.replicate)
     )
-    found: dict[Key, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
-    for key, (hardware_class, seed, metric) in map(_split, rows):
-        values = found[key][hardware_class]
+    found: dict[Key, dict[Conditions, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    for key, (hardware_class, id_, seed, metric) in map(_split, rows):
+        values = found[key][Conditions(hardware_class, (id_,))]
         if metric is not None:
             values[seed] = metric
     return found

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions
 from assay.contracts.environment import EnvironmentManifest
+from assay.domain.conditions import Conditions
 from assay.domain.errors import Fenced
 from assay.domain.failure_codes import Failure
 from assay.domain.isolation import needs_isolation
@@ -22,7 +23,16 @@ from assay.domain.states import (
     TERMINAL_EXPERIMENT,
     ExperimentState,
 )
-from assay.storage import calls, caps, environments, experiments, measurements, repairs, schema
+from assay.storage import (
+    calls,
+    caps,
+    conditions,
+    environments,
+    experiments,
+    measurements,
+    repairs,
+    schema,
+)
 from assay.storage.calls import Payer
 from assay.storage.database import Database
 from assay.storage.measurements import Identity, Terms
@@ -49,7 +59,7 @@ class Work:
     manifest: EnvironmentManifest
     baseline_codebase: str
     profile: str
-    hardware_class: str
+    on: Conditions
     executor: str
     ideator: str | None
     options: BatchOptions
@@ -108,7 +118,7 @@ def begin(
         manifest=environments.manifest(session, environment.id),
         baseline_codebase=environment.codebase,
         profile=batch.profile,
-        hardware_class=batch.hardware_class,
+        on=conditions.of_batch(session, batch),
         executor=batch.executor,
         ideator=batch.ideator,
         options=caps.options_of(batch),
@@ -249,7 +259,7 @@ def succeed(db: Database, session: Session, work: Work, winner: int | None, code
         measurements.request(
             db,
             session,
-            Identity(codebase, work.environment_id, work.profile, seed, work.hardware_class),
+            Identity(codebase, work.environment_id, work.profile, seed, work.on),
             profile,
             terms,
         )

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Select, bindparam, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.environment import Profile
+from assay.domain.conditions import Conditions
 from assay.domain.failure_codes import Failure, FailureCode, rules_of_stored
 from assay.domain.ids import new_id
 from assay.domain.states import (
@@ -21,7 +22,7 @@ from assay.domain.states import (
     MeasurementKind,
     MeasurementState,
 )
-from assay.storage import baselines, conditions, disclosure, experiments, schema, shapes
+from assay.storage import baselines, conditions, disclosure, experiments, schema, shapes, software
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post
 from assay.storage.rows import changed, insert_missing, run
@@ -73,8 +74,13 @@ class Identity:
     environment: str
     profile: str
     seed: int
-    hardware_class: str
+    on: Conditions
     kind: MeasurementKind = MeasurementKind.SCORE
+
+    @property
+    def setting(self) -> shapes.Setting:
+        """Where it is compared with others."""
+        return shapes.Setting(self.environment, self.profile, self.on)
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,7 @@ def counts(session: Session, row: schema.Measurement, terms: Terms) -> bool:
     if terms.again and row.finished_at is not None and row.finished_at <= terms.batch_at:
         return False
     shared = row.failure is not None and rules_of_stored(row.failure).shared
-    return shared and not conditions.have_changed(session, row)
+    return shared and not software.have_changed(session, row)
 
 
 def _latest(identity: Identity) -> Select[schema.Measurement]:
@@ -188,7 +194,7 @@ def _queued(
 ) -> dict[str, Any]:
     return {
         "shape_id": shapes.find(
-            session, identity.hardware_class, profile, needs_isolation=terms.needs_isolation
+            session, identity.setting, profile, needs_isolation=terms.needs_isolation
         ),
         "batch_at": terms.batch_at,
         "id": new_id("mea"),
@@ -197,7 +203,8 @@ def _queued(
         "environment_id": identity.environment,
         "profile": identity.profile,
         "seed": identity.seed,
-        "hardware_class": identity.hardware_class,
+        "hardware_class": identity.on.hardware_class,
+        "conditions_id": identity.on.id,
         "replicate": replicate,
         "owner": terms.owner,
         "state": MeasurementState.QUEUED.value,
@@ -221,7 +228,7 @@ def _same(identity: Identity) -> tuple[ColumnElement[bool], ...]:
         table.environment_id == identity.environment,
         table.profile == identity.profile,
         table.seed == identity.seed,
-        table.hardware_class == identity.hardware_class,
+        *conditions.selected(table, identity.on),
         table.kind == identity.kind.value,
     )
 
@@ -245,21 +252,26 @@ def baseline_values(
     session: Session,
     environment: schema.Environment,
     profile: str,
-    hardware_class: str,
+    on: Conditions,
 ) -> dict[int, float]:
     """Metric of the unmodified codebase by seed, exact."""
-    query = _baseline_results([schema.Result.metric], environment, profile, hardware_class)
+    query = _baseline_results([schema.Result.metric], environment, profile, on)
     return dict(session.execute(query).all())
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The result of one seed: exact, as it is shown, and the hash of what training left."""
+    """The result of one seed: exact, as it is shown, and the hash of what training left.
+
+    `held_out` is the hash of the data that it was scored on, `torch` the worker's version.
+    """
 
     metric: float
     shown: float
     artifact: str | None
     at: datetime
+    held_out: str | None = None
+    torch: str | None = None
 
 
 #: What a row needs for `Scored`, in its order.
@@ -268,6 +280,8 @@ SCORED = (
     disclosure.SHOWN_METRIC,
     schema.Result.provenance["artifact"].as_string(),
     schema.Result.created_at,
+    schema.Result.provenance["held_out"].as_string(),
+    schema.Result.provenance["torch"].as_string(),
 )
 
 
@@ -275,43 +289,25 @@ def baseline_scores(
     session: Session,
     environment: schema.Environment,
     profile: str,
-    hardware_class: str,
+    on: Conditions,
     seeds: Collection[int] | None = None,
 ) -> dict[int, Scored]:
     """Results of the unmodified codebase by seed; on these seeds only, if given."""
-    query = _baseline_results(SCORED, environment, profile, hardware_class)
+    query = _baseline_results(SCORED, environment, profile, on)
     if seeds is not None:
         query = query.where(schema.Measurement.seed.in_(seeds))
     return {seed: Scored(*scored) for seed, *scored in session.execute(query)}
 
 
 def _baseline_results(
-    columns: Sequence[Any], environment: schema.Environment, profile: str, hardware_class: str
+    columns: Sequence[Any], environment: schema.Environment, profile: str, on: Conditions
 ) -> Select[Any]:
     return (
         select(schema.Measurement.seed, *columns)
         .join(schema.Result, schema.Result.measurement_id == schema.Measurement.id)
-        .where(*baselines.is_baseline(environment, profile, hardware_class))
+        .where(*baselines.is_baseline(environment, profile, on))
         .order_by(schema.Measurement.seed, schema.Measurement.replicate)
     )
-
-
-def baseline_classes(session: Session, environment_id: str, profile: str) -> set[str]:
-    """Return the hardware classes on which the unmodified codebase has been measured."""
-    table = schema.Measurement
-    query = (
-        select(table.hardware_class)
-        .join(schema.Result, schema.Result.measurement_id == table.id)
-        .join(schema.Environment, schema.Environment.id == table.environment_id)
-        .where(
-            table.codebase_id == schema.Environment.codebase,
-            table.environment_id == environment_id,
-            table.profile == profile,
-            table.kind == MeasurementKind.SCORE.value,
-        )
-        .distinct()
-    )
-    return set(session.scalars(query))
 
 
 def settle(

@@ -16,7 +16,16 @@ from assay.contracts.batch import BatchRequest, IdeaRequest
 from assay.contracts.caps import Caps, OwnerSpending
 from assay.domain.errors import Conflict
 from assay.domain.states import ExperimentState, MeasurementKind, MeasurementState
-from assay.storage import batches, caps, environments, measurements, repairs, schema
+from assay.storage import (
+    batches,
+    caps,
+    conditions,
+    environments,
+    equivalences,
+    measurements,
+    repairs,
+    schema,
+)
 from assay.storage.calls import Payer
 from assay.storage.database import Database
 from assay.storage.measurements import Identity, Terms
@@ -54,7 +63,13 @@ def measurement(
         )
     _check_failed(measurement_id, row.state)
     identity = Identity(
-        row.codebase_id, row.environment_id, row.profile, row.seed, row.hardware_class
+        row.codebase_id,
+        row.environment_id,
+        row.profile,
+        row.seed,
+        equivalences.family(
+            session, row.environment_id, row.profile, row.hardware_class, row.conditions_id
+        ),
     )
     now = db.now(session)
     terms = Terms(owner, now, needs_isolation=row.needs_isolation, again=True)
@@ -132,7 +147,7 @@ def experiment(db: Database, session: Session, experiment_id: str) -> Retry:
         request,
         batch.owner,
         batch.environment_id,
-        batch.hardware_class,
+        conditions.of_batch(session, batch),
         retries=row.id,
     )
     made = select(schema.Experiment.id).where(schema.Experiment.batch_id == batch_id)

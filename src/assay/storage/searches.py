@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
 from assay.contracts.search import EpochRequest, PauseRequest, SearchRequest
+from assay.domain.conditions import Conditions
 from assay.domain.errors import Conflict, InvalidInput, NotFound
 from assay.domain.ids import new_id
 from assay.domain.states import EpochState, SearchState
@@ -218,7 +219,7 @@ def submit_epoch(
     search_id: str,
     number: int,
     options: BatchOptions,
-    hardware_class: str,
+    on: Conditions,
     similar: Sequence[Sequence[Similar]] = (),
 ) -> tuple[str, bool]:
     """Submit the stored ideas of an epoch, once. Returns the batch's id and whether it is new."""
@@ -232,7 +233,7 @@ def submit_epoch(
         raise Conflict(f"the search is {search.state}; start a new one", code="search_ended")
     request = epoch_request(search, epoch, options)
     epoch.batch_id = batches.create(
-        db, session, request, search.owner, search.environment_id, hardware_class, similar
+        db, session, request, search.owner, search.environment_id, on, similar
     )
     return epoch.batch_id, True
 

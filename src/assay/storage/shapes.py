@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from assay.contracts.environment import Profile
+from assay.domain.conditions import Conditions
 from assay.domain.ids import new_id
 from assay.domain.states import MeasurementState
 from assay.domain.usage import REFERENCE_RUNS
@@ -14,6 +17,15 @@ from assay.storage.rows import insert_missing
 
 #: An attempt's start and its end, on top of what training and evaluation may take.
 MARGIN_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Which workers a measurement's result may come from."""
+
+    environment: str
+    profile: str
+    on: Conditions
 
 
 def bound_seconds(profile: Profile) -> float:
@@ -29,16 +41,19 @@ def bound_seconds(profile: Profile) -> float:
     return (1 + profile.patience) * bound + MARGIN_SECONDS
 
 
-def find(session: Session, hardware_class: str, profile: Profile, *, needs_isolation: bool) -> str:
+def find(session: Session, setting: Setting, profile: Profile, *, needs_isolation: bool) -> str:
     """The id of a shape, which is stored if it is new."""
     values = {
-        "hardware_class": hardware_class,
+        "hardware_class": setting.on.hardware_class,
         "cpus": profile.cpus,
         "gpus": profile.gpus,
         "memory_bytes": profile.memory_bytes,
         "needs_isolation": needs_isolation,
         "budget_seconds": profile.budget.seconds,
         "bound_seconds": bound_seconds(profile),
+        "environment_id": setting.environment,
+        "profile": setting.profile,
+        "conditions_id": setting.on.id,
     }
     same = select(schema.Shape.id).where(
         *(getattr(schema.Shape, name) == value for name, value in values.items())
@@ -52,12 +67,9 @@ def find(session: Session, hardware_class: str, profile: Profile, *, needs_isola
 
 def of(session: Session, measurement: schema.Measurement, profile: Profile) -> str:
     """The shape of a measurement as it is now."""
-    return find(
-        session,
-        measurement.hardware_class,
-        profile,
-        needs_isolation=measurement.needs_isolation,
-    )
+    on = Conditions(measurement.hardware_class, (measurement.conditions_id,))
+    setting = Setting(measurement.environment_id, measurement.profile, on)
+    return find(session, setting, profile, needs_isolation=measurement.needs_isolation)
 
 
 def fill(session: Session, limit: int = 500) -> int:

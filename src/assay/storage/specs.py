@@ -11,7 +11,7 @@ from assay.contracts.worker import AttemptSpec, RescoreRule
 from assay.domain.metrics import Sample
 from assay.domain.rescore import rescore_rule
 from assay.domain.states import MeasurementKind
-from assay.storage import environments, measurements, schema
+from assay.storage import environments, equivalences, measurements, schema
 
 
 def specs(session: Session, attempt_ids: Sequence[str]) -> list[AttemptSpec]:
@@ -30,7 +30,7 @@ def specs(session: Session, attempt_ids: Sequence[str]) -> list[AttemptSpec]:
         rule = None
         is_scored = measurement.kind == MeasurementKind.SCORE.value
         if is_scored and measurement.codebase_id != environment.codebase:
-            key = (environment.id, measurement.profile, measurement.hardware_class)
+            key = (environment.id, measurement.profile, measurement.conditions_id)
             if key not in rules:
                 rules[key] = _rescore(session, environment, measurement)
             rule = rules[key]
@@ -71,8 +71,13 @@ def _rescore(
     manifest = environments.manifest(session, environment.id)
     if manifest.entry_points.predict is None:
         return None
-    values = measurements.baseline_values(
-        session, environment, measurement.profile, measurement.hardware_class
+    on = equivalences.family(
+        session,
+        environment.id,
+        measurement.profile,
+        measurement.hardware_class,
+        measurement.conditions_id,
     )
+    values = measurements.baseline_values(session, environment, measurement.profile, on)
     rule = rescore_rule(manifest.metric.direction, Sample.of(list(values.values())))
     return RescoreRule(beyond=rule.beyond)

@@ -14,7 +14,7 @@ from assay.contracts.worker import HeldAttempt, SyncRequest, SyncResponse, Worke
 from assay.domain.errors import Conflict, NotFound
 from assay.domain.ids import new_id
 from assay.domain.states import LIVE_ATTEMPT, AttemptState, WorkerState
-from assay.storage import attempts, measurements, schema
+from assay.storage import attempts, conditions, measurements, schema
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post
 from assay.storage.rows import changed, run, table_of
@@ -167,6 +167,7 @@ def register(
     worker.sandbox, worker.isolated = request.sandbox, request.isolated
     worker.guarantees, worker.info = dict(request.guarantees), request.info
     worker.last_seen_at = db.now(session)
+    conditions.store(session, worker.last_seen_at, [conditions.facts_of(worker)])
     post(session, Topic.SCHEDULE, "slots")
     session.flush()
     return worker

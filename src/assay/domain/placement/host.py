@@ -21,6 +21,7 @@ class Need(NamedTuple):
     memory_bytes: int
     isolation: bool
     seconds: float
+    setting: str = ""
 
 
 def need_of(demand: Demand) -> Need:
@@ -32,6 +33,7 @@ def need_of(demand: Demand) -> Need:
         demand.memory_bytes,
         demand.needs_isolation,
         demand.bound_seconds if demand.bound_seconds > 0 else math.inf,
+        demand.setting,
     )
 
 
@@ -46,7 +48,11 @@ class Hold:
 
 def suits(need: Need, supply: Supply) -> bool:
     """Whether the kind may run on this worker at all, whatever is free."""
-    return need.hardware_class == supply.hardware_class and (supply.isolated or not need.isolation)
+    return (
+        need.hardware_class == supply.hardware_class
+        and (supply.isolated or not need.isolation)
+        and (not need.setting or need.setting in supply.settings)
+    )
 
 
 def has_room(need: Need, supply: Supply) -> bool:

@@ -117,6 +117,7 @@ def _queues(demands: Iterable[Demand]) -> list[_Queue]:
             d.bound_seconds,
             d.needs_isolation,
             d.hardware_class,
+            d.setting,
         )
         kinds.setdefault(key, []).append(d)
     return [_Queue(each) for each in kinds.values()]

@@ -17,7 +17,8 @@ class Demand:
 
     `budget_seconds` is what its training may take and orders the queue; `bound_seconds` is the
     longest time it can hold its resources, and is enforced (0: unknown, taken as for ever).
-    `batch_at` is when the batch that first asked for it was submitted.
+    `batch_at` is when the batch that first asked for it was submitted. Only workers that offer its
+    `setting` may take it, so that its results can be compared.
     """
 
     measurement: str
@@ -31,6 +32,7 @@ class Demand:
     batch_at: float = 0.0
     queued_at: float = 0.0
     needs_isolation: bool = True
+    setting: str = ""
     avoid_workers: frozenset[str] = field(default_factory=frozenset)
 
     @property
@@ -65,6 +67,7 @@ class Supply:
     isolated: bool
     starting: int = 0
     running: tuple[Occupancy, ...] = ()
+    settings: frozenset[str] = frozenset()
 
     @cached_property
     def ends(self) -> tuple[Occupancy, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
+from assay.domain.conditions import UNRECORDED
 from assay.storage.schema.base import Base, Id, State
 
 
@@ -40,7 +41,7 @@ class Codebase(Base):
 class VerdictFit(Base):
     """A prior for verdicts, fitted to the codebases that were measured until then.
 
-    The latest of an environment, profile and hardware class is used, so verdicts change when one
+    The latest of an environment, profile and conditions is used, so verdicts change when one
     is added and at no other time.
     """
 
@@ -51,6 +52,7 @@ class VerdictFit(Base):
     environment_id: Mapped[str] = mapped_column(ForeignKey("environment.id"))
     profile: Mapped[str] = mapped_column(Id)
     hardware_class: Mapped[str] = mapped_column(Id)
+    conditions_id: Mapped[str] = mapped_column(Id, default=UNRECORDED)
     number: Mapped[int]
     owner: Mapped[str] = mapped_column(Id)
     prior: Mapped[dict[str, Any]]
@@ -91,6 +93,7 @@ class Batch(Base):
     environment_id: Mapped[str] = mapped_column(ForeignKey("environment.id"))
     profile: Mapped[str] = mapped_column(Id)
     hardware_class: Mapped[str] = mapped_column(Id)
+    conditions_id: Mapped[str] = mapped_column(Id, default=UNRECORDED)
     executor: Mapped[str] = mapped_column(String(256))
     ideator: Mapped[str | None] = mapped_column(String(256))
     options: Mapped[dict[str, Any]]

@@ -17,10 +17,44 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
+from assay.domain.conditions import UNRECORDED
 from assay.storage.schema.base import Base, Id, State
 from assay.storage.types import BigId
 
 LIVE_ATTEMPT_SQL = "state IN ('assigned', 'starting', 'running', 'finalizing')"
+
+
+class ConditionSet(Base):
+    """Facts about workers, under the id that follows from them; see `domain/conditions.py`."""
+
+    __tablename__ = "condition_set"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    hardware_class: Mapped[str] = mapped_column(Id)
+    facts: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
+
+
+class Equivalence(Base):
+    """Whether conditions are taken for equal to others, for an environment and profile.
+
+    Rows of hosts (`conditions_id` has their recorded facts) are made by the scheduler: the `first`
+    host defines what the others are compared with, those that are `pending` measure controls, and
+    the controls decide between `equal` and `different`. An operator declares sets `equal`.
+    """
+
+    __tablename__ = "equivalence"
+
+    environment_id: Mapped[str] = mapped_column(ForeignKey("environment.id"), primary_key=True)
+    profile: Mapped[str] = mapped_column(Id, primary_key=True)
+    conditions_id: Mapped[str] = mapped_column(ForeignKey("condition_set.id"), primary_key=True)
+    equals_id: Mapped[str] = mapped_column(ForeignKey("condition_set.id"), index=True)
+    state: Mapped[str] = mapped_column(State)
+    #: What was compared: see `storage/equivalences.py`.
+    evidence: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    declared_by: Mapped[str | None] = mapped_column(Id)
+    created_at: Mapped[datetime]
+    decided_at: Mapped[datetime | None]
 
 
 class Shape(Base):
@@ -37,6 +71,9 @@ class Shape(Base):
             "needs_isolation",
             "budget_seconds",
             "bound_seconds",
+            "environment_id",
+            "profile",
+            "conditions_id",
             name="uq_shape",
         ),
     )
@@ -49,6 +86,10 @@ class Shape(Base):
     needs_isolation: Mapped[bool]
     budget_seconds: Mapped[float]
     bound_seconds: Mapped[float]
+    #: Which workers' results may be compared is decided for each environment and profile.
+    environment_id: Mapped[str] = mapped_column(Id, default="")
+    profile: Mapped[str] = mapped_column(Id, default="")
+    conditions_id: Mapped[str] = mapped_column(Id, default=UNRECORDED)
 
 
 class Measurement(Base):
@@ -64,6 +105,7 @@ class Measurement(Base):
             "hardware_class",
             "replicate",
             "kind",
+            "conditions_id",
             name="uq_measurement_identity",
         ),
         Index(
@@ -93,6 +135,7 @@ class Measurement(Base):
     profile: Mapped[str] = mapped_column(Id)
     seed: Mapped[int]
     hardware_class: Mapped[str] = mapped_column(Id)
+    conditions_id: Mapped[str] = mapped_column(Id, default=UNRECORDED)
     replicate: Mapped[int]
     owner: Mapped[str] = mapped_column(Id)
     state: Mapped[str] = mapped_column(State)
@@ -212,8 +255,9 @@ class Attempt(Base):
     memory_bytes: Mapped[int] = mapped_column(BigInteger)
     bound_seconds: Mapped[float] = mapped_column(default=0.0)
     devices: Mapped[list[Any]] = mapped_column(default=list)
-    #: The worker's software and sandbox when it was assigned; see `storage/conditions.py`.
-    conditions: Mapped[dict[str, Any] | None]
+    #: The worker's software and sandbox when it was assigned; see `storage/software.py`. Processes
+    #: of the version before may still write the column by its old name.
+    software: Mapped[dict[str, Any] | None] = mapped_column("conditions")
     infrastructure: Mapped[bool] = mapped_column(default=False)
     rings: Mapped[int] = mapped_column(default=0)
     rung_at: Mapped[datetime | None]

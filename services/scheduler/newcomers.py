@@ -1,0 +1,196 @@
+"""Which workers offer which settings, and what becomes of hosts that are new to one.
+
+A host whose recorded facts nobody has measured with yet measures the unmodified codebase before
+anything else of a setting; `assay/storage/equivalences.py` says what follows from that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from assay.domain.conditions import Conditions, HostFacts, host_facts
+from assay.domain.states import MeasurementKind, MeasurementState
+from assay.storage import conditions, environments, equivalences, measurements, schema
+from assay.storage.database import Database
+from assay.storage.equivalences import SEEDS, Equality, Known
+from assay.storage.measurements import Identity, Terms
+from assay.storage.rows import get
+from services.scheduler.state import Host, Waiting
+
+log = logging.getLogger(__name__)
+#: Who asks for controls. No API key has this name: it is not an owner's GPU time.
+OWNER = "assay"
+#: That of the most urgent batch: a host can do nothing else there before.
+PRIORITY = 100
+
+
+@dataclass(frozen=True, order=True)
+class _Pinned:
+    """An environment, profile and conditions that something waits for."""
+
+    environment: str
+    profile: str
+    conditions: str
+
+
+class Newcomers:
+    """Knows the facts of live workers. `write` begins a transaction of the leader."""
+
+    def __init__(self, db: Database, write: Callable[[], AbstractContextManager[Session]]) -> None:
+        self._db = db
+        self._write = write
+        self._infos: dict[tuple[str, str], dict[str, Any]] = {}
+        self._facts: dict[tuple[str, str, tuple[str, ...]], HostFacts] = {}
+        self._known: dict[_Pinned, Known] = {}
+
+    def offers(
+        self, session: Session, shapes: Sequence[Waiting], hosts: Sequence[Host]
+    ) -> dict[str, frozenset[str]]:
+        """The settings that each worker may measure now."""
+        self._read(session, hosts)
+        pinned = {shape.id: _pinned(shape) for shape in shapes if shape.setting}
+        self._known = {
+            each: equivalences.of_setting(session, each.environment, each.profile)
+            for each in set(pinned.values())
+        }
+        found: dict[str, set[str]] = defaultdict(set)
+        for shape in shapes:
+            if not shape.setting:
+                continue
+            each = pinned[shape.id]
+            packages = environments.manifest(session, each.environment).packages
+            for host in hosts:
+                if host.hardware_class == shape.hardware_class and self._known[each].offers(
+                    self._facts_of(host, packages), each.conditions
+                ):
+                    found[host.worker].add(shape.setting)
+        return {worker: frozenset(settings) for worker, settings in found.items()}
+
+    def _read(self, session: Session, hosts: Sequence[Host]) -> None:
+        """Keep the facts of these workers, and of no others."""
+        keys = {(host.worker, host.incarnation) for host in hosts}
+        self._infos = {key: info for key, info in self._infos.items() if key in keys}
+        self._facts = {key: facts for key, facts in self._facts.items() if key[:2] in keys}
+        new = keys - self._infos.keys()
+        if not new:
+            return
+        table = schema.Worker
+        rows = session.execute(
+            select(table.id, table.incarnation, table.info).where(
+                table.id.in_({worker for worker, _ in new})
+            )
+        )
+        for worker, incarnation, info in rows:
+            if (worker, incarnation) in new:
+                self._infos[worker, incarnation] = info
+
+    def _facts_of(self, host: Host, packages: tuple[str, ...]) -> HostFacts:
+        key = (host.worker, host.incarnation, packages)
+        if key not in self._facts:
+            info = self._infos.get(key[:2], {})
+            self._facts[key] = host_facts(host.hardware_class, info, packages)
+        return self._facts[key]
+
+    def decide(self) -> bool:
+        """Decide about hosts whose controls have ended. Whether anything changed."""
+        with self._db.read() as session:
+            ended = [row for row in equivalences.pending(session) if _has_ended(session, row)]
+        if not ended:
+            return False
+        changed = False
+        with self._write() as session:
+            now = self._db.now(session)
+            for row in map(session.merge, ended):
+                metric = environments.manifest(session, row.environment_id).metric
+                if equivalences.decide(session, row, metric.direction, now):
+                    changed = True
+                    log.warning(
+                        "%s, %s: hosts of %s are %s to %s: %s",
+                        *(row.environment_id, row.profile, row.conditions_id),
+                        *(row.state, row.equals_id, row.evidence),
+                    )
+        return changed
+
+    def admit(self, shapes: Sequence[Waiting], hosts: Sequence[Host]) -> bool:
+        """Introduce hosts to the settings that wait. Whether anything changed."""
+        changed = False
+        for each in sorted({_pinned(shape) for shape in shapes if shape.setting}):
+            known = self._known[each]
+            fitting = self._fitting(each, known, hosts)
+            if any(known.state(host.facts.narrow) is None for host in fitting):
+                with self._write() as session:
+                    changed |= self._introduce(session, each, fitting)
+        return changed
+
+    def _fitting(
+        self, each: _Pinned, known: Known, hosts: Iterable[Host]
+    ) -> list[equivalences.Host]:
+        """The hosts that have these conditions, but for recorded facts."""
+        with self._db.read() as session:
+            manifest = environments.manifest(session, each.environment)
+        by_gpus = manifest.profiles[each.profile].gpus > 0
+        found = []
+        for host in hosts:
+            facts = self._facts_of(host, manifest.packages)
+            shared = known.canonical(facts.wide) == each.conditions
+            if shared and facts.narrow != facts.wide:
+                capacity = host.gpus if by_gpus else host.cpus
+                found.append(equivalences.Host(facts, capacity))
+        return found
+
+    def _introduce(
+        self, session: Session, each: _Pinned, hosts: Sequence[equivalences.Host]
+    ) -> bool:
+        known = equivalences.of_setting(session, each.environment, each.profile)
+        environment = get(session, schema.Environment, each.environment, "environment")
+        manifest = environments.manifest(session, each.environment)
+        now = self._db.now(session)
+        hardware_class = hosts[0].facts.deciding["hardware_class"]
+        on = equivalences.family(
+            session, each.environment, each.profile, hardware_class, each.conditions
+        )
+        measured = measurements.baseline_values(session, environment, each.profile, on)
+        new = equivalences.introduced(
+            known,
+            each.conditions,
+            hosts,
+            has_results=equivalences.has_results(session, each.environment, each.profile, on),
+            has_baseline=measured.keys() >= set(SEEDS),
+        )
+        if not new:
+            return False
+        conditions.store(session, now, [host.facts for host in hosts])
+        equivalences.add(session, each.environment, each.profile, each.conditions, new, now)
+        if Equality.PENDING in new.values():
+            terms = Terms(OWNER, now, PRIORITY, needs_isolation=False)
+            wanted = [(on, MeasurementKind.SCORE)] + [
+                (Conditions(on.hardware_class, (id_,)), MeasurementKind.CONTROL)
+                for id_, state in new.items()
+                if state is Equality.PENDING
+            ]
+            for where, kind in wanted:
+                for seed in SEEDS:
+                    identity = Identity(
+                        environment.codebase, environment.id, each.profile, seed, where, kind
+                    )
+                    measurements.request(
+                        self._db, session, identity, manifest.profiles[each.profile], terms
+                    )
+        return True
+
+
+def _pinned(shape: Waiting) -> _Pinned:
+    return _Pinned(shape.environment_id, shape.profile, shape.conditions_id)
+
+
+def _has_ended(session: Session, row: schema.Equivalence) -> bool:
+    made = equivalences.controls(session, row)
+    return all(seed in made and MeasurementState(made[seed].state).is_terminal for seed in SEEDS)

@@ -1,0 +1,103 @@
+"""`assay conditions …`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from assay.cli import options as opt
+from assay.cli.command import AsJson, DryRun, command, root
+
+app = typer.Typer(
+    name="conditions",
+    no_args_is_help=True,
+    help="What decides which results are compared: held-out data, torch, and so on.",
+)
+
+Id = Annotated[str, typer.Argument(help="As `assay conditions list` shows it.")]
+
+
+@app.command("list")
+@command
+def list_(context: typer.Context, as_json: AsJson = False) -> None:
+    """List recorded conditions and who has them.  Example: assay conditions list"""
+    from assay.analysis.tables import cell, table
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        found = list(client.conditions.list())
+    made = table("id", "facts", "workers")
+    for body in found:
+        facts = ", ".join(f"{name} {told}" for name, told in body.facts.items())
+        made.add_row(*map(cell, (body.id, facts, ", ".join(body.workers) or "–")))
+    out.data(found, made)
+    if not found:
+        out.say("None: no worker has registered yet.")
+
+
+@app.command()
+@command
+def show(
+    context: typer.Context,
+    env: opt.Environment,
+    profile: opt.Profile,
+    as_json: AsJson = False,
+) -> None:
+    """Show which hosts and conditions are taken for equal, and why.
+    Example: assay conditions show --env nanogpt --profile tiny"""
+    from assay.analysis.tables import cell, table
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        found = list(client.environments.conditions(env, profile))
+    made = table("conditions", "state", "compared with", "because of", "evidence")
+    for body in found:
+        why = "; ".join(body.differences)
+        evidence = _evidence(body.evidence, body.declared_by)
+        cells = (body.conditions, body.state, body.equals, why, evidence)
+        made.add_row(*map(cell, cells))
+    out.data(found, made)
+    if not found:
+        out.say("Nothing was measured there yet.")
+
+
+def _evidence(evidence: dict[str, object], declared_by: str | None) -> str:
+    said = [f"declared by {declared_by}"] if declared_by else []
+    if "failed" in evidence:
+        said.append(f"failed: {evidence['failed']}")
+    if evidence.get("to_the_digit"):
+        said.append("the same to the digit")
+    elif "p" in evidence:
+        said.append(f"effect {evidence['effect']}, p {evidence['p']}")
+    return ", ".join(said) or "–"
+
+
+@app.command()
+@command
+def equate(
+    context: typer.Context,
+    conditions: Id,
+    equals: Id,
+    env: opt.Environment,
+    profile: opt.Profile,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take conditions for equal to others whose baseline is measured, too.
+    Example: assay conditions equate cnd_1 cnd_2 --env nanogpt --profile tiny"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        if dry_run:
+            message = f"would take {conditions} for equal to {equals} for {env}, {profile}"
+            out.changed(conditions, message, dry_run=True)
+            return
+        body = client.environments.equate(env, profile, conditions, equals)
+    agrees = "agree" if body.evidence.get("agrees") else "DISAGREE"
+    out.changed(
+        body.conditions,
+        f"{body.conditions} is taken for equal to {body.equals} for {body.environment}, "
+        f"{body.profile}, from now on. Their baselines {agrees}: "
+        f"{_evidence(body.evidence, None)}.",
+        detail=body,
+    )

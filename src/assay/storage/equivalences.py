@@ -1,0 +1,357 @@
+"""Which conditions are taken for equal, for an environment and a profile.
+
+Hosts that differ in recorded facts alone (`domain/conditions.py`) offer the conditions they share.
+The `first` of them defines these; every other measures the unmodified codebase on `SEEDS` before
+it measures anything else there, as measurements of the kind `control` under conditions that only
+hosts like it have. The scheduler asks for them and decides. An operator may declare other
+conditions equal, with measurements of the unmodified codebase as evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from assay.domain.conditions import INCOMPARABLE, UNRECORDED, Conditions, HostFacts, differences
+from assay.domain.errors import Conflict
+from assay.domain.metrics import Direction
+from assay.domain.rounding import shown, shown_or_none
+from assay.domain.states import MeasurementKind, MeasurementState
+from assay.domain.verdicts import Measured, judge
+from assay.storage import schema
+from assay.storage.rows import get
+
+#: Seeds on which the unmodified codebase is compared.
+SEEDS = (0, 1, 2)
+#: Hosts differ if chance gives such a difference at most this often: one in a hundred of those
+#: that are alike is kept apart for nothing.
+ALPHA = 0.01
+
+
+class Equality(StrEnum):
+    """What is known of a host's conditions, or was declared of others."""
+
+    FIRST = "first"
+    PENDING = "pending"
+    EQUAL = "equal"
+    DIFFERENT = "different"
+
+
+@dataclass(frozen=True)
+class Known:
+    """The rows of an environment and profile, by conditions."""
+
+    rows: Mapping[str, schema.Equivalence] = field(default_factory=dict)
+
+    def canonical(self, id_: str) -> str:
+        """The conditions that these are taken for."""
+        seen = {id_}
+        while (row := self.rows.get(id_)) is not None and row.state == Equality.EQUAL.value:
+            id_ = row.equals_id
+            if id_ in seen:
+                break
+            seen.add(id_)
+        return id_
+
+    def state(self, id_: str) -> str | None:
+        """What is known of conditions with a host's recorded facts; None if nothing is."""
+        row = self.rows.get(id_)
+        return None if row is None else row.state
+
+    def effective(self, host: HostFacts) -> str:
+        """The conditions that a host's results belong to."""
+        if self.state(host.narrow) == Equality.DIFFERENT.value:
+            return host.narrow
+        return self.canonical(host.wide)
+
+    def offers(self, host: HostFacts, conditions: str) -> bool:
+        """Whether what is pinned to these conditions may be measured on such a host now."""
+        if conditions in (UNRECORDED, host.narrow):
+            return True
+        if host.narrow != host.wide and self.state(host.narrow) not in (
+            Equality.FIRST.value,
+            Equality.EQUAL.value,
+        ):
+            return False
+        return self.canonical(conditions) == self.canonical(host.wide)
+
+
+def of_setting(session: Session, environment_id: str, profile: str) -> Known:
+    """What is known for an environment and profile."""
+    table = schema.Equivalence
+    rows = session.scalars(
+        select(table).where(table.environment_id == environment_id, table.profile == profile)
+    )
+    return Known({row.conditions_id: row for row in rows})
+
+
+def pending(session: Session) -> Sequence[schema.Equivalence]:
+    """The rows of hosts whose controls decide."""
+    table = schema.Equivalence
+    return session.scalars(select(table).where(table.state == Equality.PENDING.value)).all()
+
+
+def family(
+    session: Session, environment_id: str, profile: str, hardware_class: str, id_: str
+) -> Conditions:
+    """Conditions, with those that are taken for equal to them; the canonical ones come first."""
+    if id_ == UNRECORDED:
+        return Conditions(hardware_class)
+    known = of_setting(session, environment_id, profile)
+    first = known.canonical(id_)
+    others = [other for other in known.rows if known.canonical(other) == first != other]
+    return Conditions(hardware_class, (first, *sorted({*others, id_} - {first})))
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host that gets work, and how much of it."""
+
+    facts: HostFacts
+    capacity: int
+
+
+def introduced(
+    known: Known,
+    conditions: str,
+    hosts: Iterable[Host],
+    *,
+    has_results: bool,
+    has_baseline: bool,
+) -> dict[str, Equality]:
+    """What hosts that are new to some conditions become: the `first`, or `pending`.
+
+    `has_results`: something was measured under these conditions, so that who comes next has to
+    show that it is like those who measured it. That takes the unmodified codebase on `SEEDS`
+    (`has_baseline`), or a live host that can measure it; without either they are `different`.
+    """
+    new: dict[str, int] = {}
+    is_there = False
+    for host in hosts:
+        facts = host.facts
+        if facts.narrow == facts.wide or known.canonical(facts.wide) != conditions:
+            continue
+        state = known.state(facts.narrow)
+        if state is None:
+            new[facts.narrow] = new.get(facts.narrow, 0) + host.capacity
+        is_there = is_there or state in (Equality.FIRST.value, Equality.EQUAL.value)
+    if is_there or has_baseline or not has_results:
+        found = dict.fromkeys(new, Equality.PENDING)
+    else:
+        found = dict.fromkeys(new, Equality.DIFFERENT)
+    if new and not is_there and not has_results:
+        found[max(new, key=lambda id_: (new[id_], id_))] = Equality.FIRST
+    return found
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The unmodified codebase on two sets of conditions."""
+
+    equal: bool
+    evidence: dict[str, Any]
+
+
+def compare(
+    direction: Direction, there: Mapping[int, float], here: Mapping[int, float]
+) -> Comparison:
+    """Compare what the unmodified codebase reached on a new host with what is known of it.
+
+    Results that agree to the digit are equal. Else the difference is judged as that of an idea.
+    """
+    evidence: dict[str, Any] = {
+        "seeds": sorted(there),
+        "values": [shown(there[seed]) for seed in sorted(there)],
+        "compared_with": {str(seed): shown(here[seed]) for seed in sorted(here)},
+    }
+    if all(seed in here and there[seed] == here[seed] for seed in there):
+        return Comparison(equal=True, evidence=evidence | {"to_the_digit": True})
+    new, old = Measured.of(there), Measured.of(here)
+    assert new is not None
+    assert old is not None
+    found = judge(direction, new, old)
+    evidence |= {"effect": shown(found.effect), "p": shown_or_none(found.p)}
+    return Comparison(equal=found.p is not None and found.p >= ALPHA, evidence=evidence)
+
+
+def baseline_values(
+    session: Session,
+    environment: schema.Environment,
+    profile: str,
+    ids: Collection[str],
+    kind: MeasurementKind,
+) -> dict[int, float]:
+    """The metric of the unmodified codebase by seed, under these conditions."""
+    table = schema.Measurement
+    query = (
+        select(table.seed, schema.Result.metric)
+        .join(schema.Result, schema.Result.measurement_id == table.id)
+        .where(
+            table.codebase_id == environment.codebase,
+            table.environment_id == environment.id,
+            table.profile == profile,
+            table.conditions_id.in_(ids),
+            table.kind == kind.value,
+        )
+        .order_by(table.seed, table.replicate)
+    )
+    return dict(session.execute(query).all())
+
+
+def has_results(session: Session, environment_id: str, profile: str, on: Conditions) -> bool:
+    """Whether anything was scored under these conditions."""
+    table = schema.Measurement
+    query = (
+        select(table.id)
+        .join(schema.Result, schema.Result.measurement_id == table.id)
+        .where(
+            table.environment_id == environment_id,
+            table.profile == profile,
+            table.conditions_id.in_(on.ids),
+            table.kind == MeasurementKind.SCORE.value,
+        )
+        .limit(1)
+    )
+    return session.scalars(query).first() is not None
+
+
+def add(
+    session: Session,
+    environment_id: str,
+    profile: str,
+    equals_id: str,
+    states: Mapping[str, Equality],
+    now: datetime,
+) -> None:
+    """Record what new hosts become."""
+    session.add_all(
+        schema.Equivalence(
+            environment_id=environment_id,
+            profile=profile,
+            conditions_id=id_,
+            equals_id=equals_id,
+            state=state.value,
+            evidence={},
+            created_at=now,
+            decided_at=None if state is Equality.PENDING else now,
+        )
+        for id_, state in states.items()
+    )
+    session.flush()
+
+
+def controls(session: Session, row: schema.Equivalence) -> dict[int, schema.Measurement]:
+    """The newest control of a host's conditions by seed."""
+    environment = get(session, schema.Environment, row.environment_id, "environment")
+    table = schema.Measurement
+    query = (
+        select(table)
+        .where(
+            table.codebase_id == environment.codebase,
+            table.environment_id == environment.id,
+            table.profile == row.profile,
+            table.conditions_id == row.conditions_id,
+            table.kind == MeasurementKind.CONTROL.value,
+        )
+        .order_by(table.seed, table.replicate)
+    )
+    return {found.seed: found for found in session.scalars(query)}
+
+
+def decide(session: Session, row: schema.Equivalence, direction: Direction, now: datetime) -> bool:
+    """Decide about a host whose controls have ended. Whether that was possible."""
+    made = controls(session, row)
+    wanted = [made.get(seed) for seed in SEEDS]
+    if any(each is None or not MeasurementState(each.state).is_terminal for each in wanted):
+        return False
+    failed = [m for m in wanted if m is not None and m.state != MeasurementState.SUCCEEDED.value]
+    if failed:
+        failure = failed[0].failure or {}
+        _decided(row, now, equal=False, evidence={"failed": failure.get("message", "cancelled")})
+        return True
+    environment = get(session, schema.Environment, row.environment_id, "environment")
+    where = (session, environment, row.profile)
+    ids = family(session, row.environment_id, row.profile, "", row.equals_id).ids
+    here = baseline_values(*where, ids, MeasurementKind.SCORE)
+    if not here.keys() & set(SEEDS) or len(here) < len(SEEDS):
+        return False
+    there = baseline_values(*where, [row.conditions_id], MeasurementKind.CONTROL)
+    found = compare(direction, there, here)
+    _decided(row, now, equal=found.equal, evidence=found.evidence)
+    return True
+
+
+def _decided(
+    row: schema.Equivalence, now: datetime, *, equal: bool, evidence: dict[str, Any]
+) -> None:
+    row.state = (Equality.EQUAL if equal else Equality.DIFFERENT).value
+    row.evidence, row.decided_at = evidence, now
+
+
+def declare(
+    session: Session,
+    environment: schema.Environment,
+    profile: str,
+    direction: Direction,
+    conditions: Sequence[str],
+    by: str,
+    now: datetime,
+) -> schema.Equivalence:
+    """Take the first conditions for equal to the second, as an operator says. Repeating it is
+    harmless.
+
+    Raises:
+        NotFound: conditions that nobody recorded.
+        Conflict: the data or their scoring differ, or the unmodified codebase was not measured
+            on `SEEDS` under both (`no_evidence`).
+    """
+    new, old = (get(session, schema.ConditionSet, id_, "conditions") for id_ in conditions)
+    for fact in INCOMPARABLE:
+        if new.facts.get(fact) != old.facts.get(fact):
+            raise Conflict(
+                f"they differ in {differences(new.facts, old.facts)}; {fact} decides the data or "
+                "how they are scored, so their results say different things and cannot be equal",
+                code="not_comparable",
+            )
+    values = {}
+    for id_ in (new.id, old.id):
+        ids = [id_, *family(session, environment.id, profile, "", id_).ids]
+        values[id_] = baseline_values(
+            session, environment, profile, ids, MeasurementKind.SCORE
+        ) | baseline_values(session, environment, profile, [id_], MeasurementKind.CONTROL)
+        missing = [seed for seed in SEEDS if seed not in values[id_]]
+        if missing:
+            raise Conflict(
+                f"the unmodified codebase was not measured under {id_} on the seeds {missing}; "
+                f"run: assay env calibrate {environment.name} --profile {profile} "
+                f"--conditions {id_} --no-write",
+                code="no_evidence",
+            )
+    target = of_setting(session, environment.id, profile).canonical(old.id)
+    if target == new.id:
+        raise Conflict(
+            f"{old.id} is taken for equal to {new.id} already; name them the other way round",
+            code="declared_already",
+        )
+    row = session.get(schema.Equivalence, (environment.id, profile, new.id))
+    if row is None:
+        row = schema.Equivalence(
+            environment_id=environment.id,
+            profile=profile,
+            conditions_id=new.id,
+            equals_id=target,
+            state=Equality.EQUAL.value,
+            created_at=now,
+        )
+        session.add(row)
+    found = compare(direction, values[new.id], values[old.id])
+    row.equals_id, row.declared_by = target, by
+    _decided(row, now, equal=True, evidence=found.evidence | {"agrees": found.equal})
+    session.flush()
+    return row

@@ -1,0 +1,75 @@
+"""Conditions over the API: who has which, and what an operator takes for equal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from assay.environments.catalog import Catalog
+from assay.storage.objects import LocalStore
+from services.implementer.app import create_app
+from services.implementer.context import Context
+from services.implementer.settings import ImplementerSettings
+from tests.implementer.conftest import batch
+from tests.storage.lifecycle import World
+from tests.support.databases import sqlite_database
+
+INFO: dict[str, Any] = {"torch": "2.9.0", "held_out_key": "one", "evaluation": 1, "driver": "1"}
+
+
+def opened(folder: Path, catalog: Catalog, *infos: dict[str, Any]) -> tuple[TestClient, World]:
+    """The API with a worker for each of `infos`; the first has most processors."""
+    store = LocalStore(folder / "objects")
+    world = World.create(sqlite_database(folder / "api.db"), store, catalog)
+    world.restart("two", info=infos[0], cpus=8)
+    for number, info in enumerate(infos[1:]):
+        world.another(f"w{number}", info=info)
+    context = Context(world.db, store, catalog, ImplementerSettings(), variables={})
+    return TestClient(create_app(context), raise_server_exceptions=False), world
+
+
+def test_workers_and_conditions_say_what_they_share(tmp_path: Path, catalog: Catalog) -> None:
+    api, _ = opened(tmp_path, catalog, INFO, INFO | {"driver": "2"}, INFO | {"torch": "2.8.1"})
+    workers = {each["name"]: each for each in api.get("/v1/workers").json()["data"]}
+    assert workers["w"]["conditions"] == workers["w0"]["conditions"] != workers["w1"]["conditions"]
+    assert workers["w0"]["recorded"] == {"driver": "2", "torch_version": "2.9.0"}
+    sets = {each["id"]: each for each in api.get("/v1/conditions").json()["data"]}
+    shared = sets[workers["w"]["conditions"]]
+    assert shared["workers"] == ["w", "w0"]
+    assert shared["facts"] == workers["w"]["facts"]
+    alone = [each["workers"] for each in sets.values() if "driver" in each["facts"]]
+    assert sorted(alone) == [["w"], ["w0"], ["w1"]]
+
+
+def test_a_batch_says_under_which_conditions_it_is_measured(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    api, _ = opened(tmp_path, catalog, INFO, INFO | {"torch": "2.8.1"})
+    most, other = (each["conditions"] for each in api.get("/v1/workers").json()["data"])
+    body = api.post("/v1/batches", json=batch("one"))
+    assert body.json()["conditions"] == most
+    named = api.post("/v1/batches", json=batch("two", conditions=other)).json()
+    assert named["conditions"] == other
+    measurements = api.get("/v1/measurements", params={"environment": "count"}).json()["data"]
+    assert {each["conditions"] for each in measurements} == {most, other}
+    query = {"profile": "tiny", "conditions": other}
+    assert api.get("/v1/environments/count/baseline", params=query).json()["conditions"] == other
+    wrong = api.post("/v1/batches", json=batch("three", conditions="cnd_none"))
+    assert (wrong.status_code, wrong.json()["code"]) == (422, "unknown_conditions")
+    assert wrong.json()["errors"][0]["pointer"] == "/conditions"
+
+
+def test_what_is_equal_is_declared_with_evidence(tmp_path: Path, catalog: Catalog) -> None:
+    api, _ = opened(tmp_path, catalog, INFO, INFO | {"torch": "2.8.1"})
+    most, other = (each["conditions"] for each in api.get("/v1/workers").json()["data"])
+    api.post("/v1/batches", json=batch("one"))
+    body = {"profile": "tiny", "conditions": other, "equals": most}
+    refused = api.post("/v1/environments/count/conditions", json=body)
+    assert (refused.status_code, refused.json()["code"]) == (409, "no_evidence")
+    assert "assay env calibrate" in refused.json()["detail"]
+    unknown = api.post("/v1/environments/count/conditions", json=body | {"equals": "cnd_none"})
+    assert unknown.status_code == 404
+    known = api.get("/v1/environments/count/conditions", params={"profile": "tiny"})
+    assert known.json()["data"] == []
