@@ -95,6 +95,7 @@ SHARED = (
     test_limits.test_file_size_limit,
     test_limits.test_a_program_that_cannot_start,
     test_isolation.test_environment_holds_only_what_was_given,
+    test_isolation.test_processes_inside_meet_by_name,
     test_isolation.test_no_process_inside_names_a_folder_of_the_host,
     test_isolation.test_many_variables_reach_the_program,
     test_isolation.test_given_variables_win_over_ours,

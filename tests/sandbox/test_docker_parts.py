@@ -82,6 +82,8 @@ def test_containers_are_closed() -> None:
     assert mounts == {
         "/usr": ("/usr", True),
         "/etc/passwd": ("/door/passwd", True),
+        "/etc/hosts": ("/door/hosts", True),
+        "/etc/nsswitch.conf": ("/door/nsswitch.conf", True),
         "/.assay": ("/door/socket", True),
         "/in": ("/data", True),
         "/job": ("/work", False),

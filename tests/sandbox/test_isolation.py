@@ -36,6 +36,19 @@ for path in glob.glob("/proc/[0-9]*/environ") + glob.glob("/proc/[0-9]*/cmdline"
     assert "s3cr3t-canary" not in ended.out
 
 
+def test_processes_inside_meet_by_name(bubblewrap: Any) -> None:
+    """`torchrun` and gloo look up `localhost` and the name of the machine."""
+    code = """
+import json, socket
+found = {name: socket.gethostbyname(name) for name in ("localhost", socket.gethostname())}
+listener = socket.create_server(("localhost", 0))
+socket.create_connection(("sandbox", listener.getsockname()[1])).close()
+print(json.dumps(found))
+"""
+    ended = bubblewrap.finish(code)
+    assert json.loads(ended.out) == {"localhost": "127.0.0.1", "sandbox": "127.0.0.1"}
+
+
 def test_no_process_inside_names_a_folder_of_the_host(
     bubblewrap: Any, workspace: Mount, tmp_path: Path
 ) -> None:

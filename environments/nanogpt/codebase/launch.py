@@ -16,11 +16,19 @@ def main():
     for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
         os.environ.setdefault(name, str(1 << 30))
     gpus = int(os.environ.get("ASSAY_GPUS") or 0)
-    command = [sys.executable]
-    if gpus > 1:
-        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}"]
     sys.stdout.flush()
-    os.execv(sys.executable, [*command, "train.py", *FLAGS, *sys.argv[1:]])
+    command = [sys.executable, *(torchrun(gpus) if gpus > 1 else []), "train.py"]
+    os.execv(sys.executable, [*command, *FLAGS, *sys.argv[1:]])
+
+
+def torchrun(ranks):
+    """Arguments of python that start so many ranks of the script that follows.
+
+    They meet at an address, since a name may not be known, on a port that the system picks when it
+    opens it (port 0), since several trainings may run on one host.
+    """
+    meet = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
+    return ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *meet]
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -25,6 +25,7 @@ from assay.sandbox.cgroups import ControlGroups, Group
 from assay.sandbox.counters import advance_counters
 from assay.sandbox.disk import DiskWatch
 from assay.sandbox.filesystem import (
+    OWN_FILES,
     Reach,
     check_target,
     hiding_arguments,
@@ -237,7 +238,9 @@ class BubblewrapSandbox:
             if spec.sees_held_out:
                 stack.callback(group.drop_cache)
         with ExitStack() as descriptors:
-            passwd_fd = _pipe_with(_passwd(user), descriptors)
+            contents = {"/etc/passwd": _passwd(user)}
+            contents |= {path: text.encode() for path, text in OWN_FILES.items()}
+            files = {path: _pipe_with(data, descriptors) for path, data in contents.items()}
             filter_fd = None
             if seccomp.supported():
                 program = seccomp.build_filter(held_out=spec.sees_held_out, gpus=bool(spec.gpus))
@@ -246,8 +249,10 @@ class BubblewrapSandbox:
             descriptors.callback(os.close, state_out)
             stack.callback(os.close, state_in)
             os.set_blocking(state_in, False)
-            options = _options(spec, reach, passwd_fd, filter_fd, state_out)
+            options = _options(spec, reach, files, filter_fd, state_out)
             options_fd = _file_with(_joined(options), descriptors)
+            inherited = [options_fd, state_out, *files.values()]
+            inherited += [] if filter_fd is None else [filter_fd]
             command = [
                 *_as_user(user),
                 *(tool("bwrap"), "--args", str(options_fd), "--"),
@@ -261,7 +266,7 @@ class BubblewrapSandbox:
             process = _popen(
                 launch_command(command, spec.limits, joins, binds, table),
                 spec,
-                [options_fd, passwd_fd, state_out, *([] if filter_fd is None else [filter_fd])],
+                inherited,
             )
         grace = self._settings.grace_seconds
         handle = BubblewrapHandle(process, spec, grace, group, disk, started, state_in)
@@ -316,9 +321,15 @@ def _joined(options: Sequence[str]) -> bytes:
 
 
 def _options(
-    spec: SandboxSpec, reach: Reach, passwd_fd: int, filter_fd: int | None, state_fd: int
+    spec: SandboxSpec,
+    reach: Reach,
+    files: Mapping[str, int],
+    filter_fd: int | None,
+    state_fd: int,
 ) -> list[str]:
     """The options of bubblewrap: namespaces, files, environment.
+
+    `files` are paths in the sandbox with the descriptors that their contents are read from.
 
     Bubblewrap reads them from a descriptor. Its command line is also that of the first process in
     the sandbox, where the program would read the host's paths.
@@ -329,7 +340,7 @@ def _options(
         *("--unshare-all", "--unshare-user", *nested, "--die-with-parent", "--new-session"),
         *("--json-status-fd", str(state_fd), "--hostname", "sandbox", "--cap-drop", "ALL"),
         *system_arguments(),
-        *("--ro-bind-data", str(passwd_fd), "/etc/passwd"),
+        *(word for path, fd in files.items() for word in ("--ro-bind-data", str(fd), path)),
         *("--proc", "/proc", *hiding_arguments(), "--dev", "/dev"),
         *(secrecy_arguments() if spec.sees_held_out and not spec.gpus else ()),
         *("--size", tmpfs, "--tmpfs", "/dev/shm", "--size", tmpfs, "--tmpfs", "/tmp"),

@@ -21,6 +21,13 @@ HIDDEN_PROC = (
 
 Libraries read `/proc/meminfo`, `/proc/stat`, `/proc/loadavg` and `/proc/cpuinfo`, so these stay.
 """
+HOSTS = "127.0.0.1 localhost sandbox\n::1 localhost\n"
+"""`/etc/hosts` of every sandbox, whose host name is `sandbox`. Processes of one program (the ranks
+of a training) meet by these names, and its network has the loopback interface alone."""
+NAME_SERVICES = "passwd: files\ngroup: files\nhosts: files\n"
+"""`/etc/nsswitch.conf`: without one, C libraries ask a name server before they read `HOSTS`."""
+OWN_FILES = {"/etc/hosts": HOSTS, "/etc/nsswitch.conf": NAME_SERVICES}
+"""Small files that every sandbox has, besides its `/etc/passwd`."""
 _LEAST_TMPFS = 16 << 20
 _KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
 # Folders that hold far more than an interpreter.
@@ -84,7 +91,8 @@ def check_target(mount: Mount) -> None:
         is_device(mount.source) and _is_below(target, "/dev")
     ):
         raise ValueError(f"mount target {target} lies in a folder of the kernel")
-    for needed in ("/usr", "/etc/passwd", *(each.target for each in interpreter_mounts())):
+    interpreter = (each.target for each in interpreter_mounts())
+    for needed in ("/usr", "/etc/passwd", *OWN_FILES, *interpreter):
         if _is_below(needed, target) or _is_below(target, needed):
             raise ValueError(f"mount target {target} would hide or change {needed}")
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from assay.sandbox import Limits, Mount, SandboxSettings, SandboxSpec, open_sandbox
 from tests.environments.nanogpt.conftest import CODEBASE, WriteShards, shard
 
 pytestmark = pytest.mark.slow
@@ -36,27 +38,39 @@ STEPS = 6
 TEXT = np.random.default_rng(0).integers(97, 123, 4000)
 
 
-def train(folder: Path, data: Path, processes: int, *flags: str) -> list[dict[str, Any]]:
+VARIABLES = {
+    "ASSAY_PROFILE": "tiny",
+    "ASSAY_SEED": "5",
+    "ASSAY_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+
+
+def write_config(folder: Path) -> Path:
+    """The file that $ASSAY_CONFIG names."""
+    path = folder / "config.json"
+    budget = {"seconds": 60, "tokens": STEPS * 8 * 16}
+    path.write_text(json.dumps({"vocab_size": 256, "budget": budget}))
+    return path
+
+
+def train(
+    code: SimpleNamespace, folder: Path, data: Path, processes: int, *flags: str
+) -> list[dict[str, Any]]:
     """Train in `processes` processes; the points of the curve."""
     out = folder / f"out-{processes}"
     out.mkdir()
-    budget = {"seconds": 60, "tokens": STEPS * 8 * 16}
-    (folder / "config.json").write_text(json.dumps({"vocab_size": 256, "budget": budget}))
-    launch = [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone"]
-    launch += [] if processes == 1 else [f"--nproc-per-node={processes}"]
+    launch = [] if processes == 1 else code.launch.torchrun(processes)
     done = subprocess.run(
         [sys.executable, *launch, "train.py", *FLAGS, *flags],
         cwd=CODEBASE,
         env={
+            **VARIABLES,
             "PATH": os.environ["PATH"],
             "ASSAY_DATA": str(data),
             "ASSAY_OUT": str(out),
-            "ASSAY_CONFIG": str(folder / "config.json"),
-            "ASSAY_PROFILE": "tiny",
-            "ASSAY_SEED": "5",
-            "ASSAY_THREADS": "1",
-            "OMP_NUM_THREADS": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
+            "ASSAY_CONFIG": str(write_config(folder)),
         },
         capture_output=True,
         text=True,
@@ -73,11 +87,13 @@ def column(points: list[dict[str, Any]], name: str) -> list[float]:
 
 @pytest.mark.parametrize("order", ["sequential", "random"])
 def test_two_processes_have_the_losses_and_weights_of_one(
-    write_shards: WriteShards, tmp_path: Path, order: str
+    code: SimpleNamespace, write_shards: WriteShards, tmp_path: Path, order: str
 ) -> None:
     data = write_shards(shard(TEXT[:1500]), shard(TEXT[1500:]))
     flags = ("--order", order)
-    one, two = (train(tmp_path, data, n, *flags, "--micro_batch", str(4 // n)) for n in (1, 2))
+    one, two = (
+        train(code, tmp_path, data, n, *flags, "--micro_batch", str(4 // n)) for n in (1, 2)
+    )
     assert (one[0]["ranks"], two[0]["ranks"]) == (1, 2)
     for name in ("train/loss", "train/grad_norm", "train/validation_loss"):
         assert column(two, name) == pytest.approx(column(one, name), abs=1e-5)
@@ -89,6 +105,50 @@ def test_two_processes_have_the_losses_and_weights_of_one(
     ]
     for name, values in weights[0].items():
         assert (values - weights[1][name]).abs().max() < 1e-5, name
+
+
+@pytest.mark.bubblewrap
+def test_two_processes_meet_and_train_in_a_sandbox(
+    code: SimpleNamespace, write_shards: WriteShards, tmp_path: Path
+) -> None:
+    data = write_shards(shard(TEXT[:1500]), shard(TEXT[1500:]))
+    out = tmp_path / "out"
+    out.mkdir()
+    sandbox = open_sandbox(SandboxSettings("bubblewrap", scratch=tmp_path / "scratch"))
+    paths = {
+        "ASSAY_DATA": Mount(data, "/job/data"),
+        "ASSAY_OUT": Mount(out, "/job/out", writable=True),
+        "ASSAY_CONFIG": Mount(write_config(tmp_path), "/job/config.json"),
+    }
+    with (tmp_path / "log").open("w+") as log:
+        spec = SandboxSpec(
+            name="train",
+            argv=(sandbox.python, *code.launch.torchrun(2), "train.py", *FLAGS),
+            env={**VARIABLES, **{name: mount.target for name, mount in paths.items()}},
+            mounts=(Mount(CODEBASE, "/job/codebase"), *paths.values()),
+            cwd="/job/codebase",
+            limits=Limits(120, 4 << 30),
+            stdout=log.fileno(),
+            stderr=log.fileno(),
+        )
+        end = sandbox.start(spec).wait()
+    assert (end.reason, end.code) == ("exited", 0), (tmp_path / "log").read_text()[-3000:]
+    points = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert points[0]["ranks"] == 2
+    assert len(column(points, "train/loss")) == STEPS
+
+
+def test_trainings_of_one_host_do_not_meet_each_other(
+    code: SimpleNamespace, write_shards: WriteShards, tmp_path: Path
+) -> None:
+    """Without a network of its own, each finds a free port."""
+    data = write_shards(shard(TEXT))
+    folders = [tmp_path / name for name in ("a", "b", "c")]
+    for folder in folders:
+        folder.mkdir()
+    with ThreadPoolExecutor() as pool:
+        curves = list(pool.map(lambda folder: train(code, folder, data, 2), folders))
+    assert [len(column(points, "train/loss")) for points in curves] == [STEPS] * 3
 
 
 @pytest.mark.parametrize("order", ["sequential", "random"])

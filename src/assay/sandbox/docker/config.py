@@ -6,6 +6,7 @@ environment reach it through the link (`init`, `link`).
 """
 
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 from assay.sandbox.docker import init
 from assay.sandbox.docker.image import Image
 from assay.sandbox.docker.link import PASSWD, SOCKET
-from assay.sandbox.filesystem import HIDDEN_PROC, SYSTEM_LINKS, tmpfs_bytes
+from assay.sandbox.filesystem import HIDDEN_PROC, OWN_FILES, SYSTEM_LINKS, tmpfs_bytes
 from assay.sandbox.interface import Limits, SandboxSpec
 
 _PERIOD = 100_000  # microseconds over which a share of processors is counted
@@ -162,7 +163,8 @@ def _device_requests(gpus: tuple[str, ...]) -> list[dict[str, Any]]:
 
 def _mounts(container: Container) -> list[dict[str, Any]]:
     door = container.door
-    own = [(str(door / PASSWD), "/etc/passwd"), (str(door / SOCKET), init.LINK)]
+    files = {path: str(door / os.path.basename(path)) for path in (PASSWD, *OWN_FILES)}
+    own = [*((source, path) for path, source in files.items()), (str(door / SOCKET), init.LINK)]
     return [
         *(_bind(source, target, False) for source, target in container.image.system),
         *(_bind(source, target, False) for source, target in own),

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from assay.sandbox.filesystem import OWN_FILES
 from assay.sandbox.interface import SandboxError
 
 _HANDSHAKE_SECONDS = 60.0
@@ -29,8 +30,8 @@ _LOOK_SECONDS = 1.0
 _ANSWER_SECONDS = 60.0
 _MOST_ANSWER = 2048
 
-PASSWD, SOCKET = "passwd", "socket"
-"""Names of the files in a door's folder that are bound into the container."""
+PASSWD, SOCKET = "/etc/passwd", "socket"
+"""A file in a door's folder that is bound into the container there, and the socket's name."""
 KNOCK = "knock"
 """The name of the socket at which the init of a kept program answers."""
 
@@ -146,9 +147,11 @@ class Door:
     def __init__(self, folder: Path, user: int, group: int) -> None:
         self.folder = folder
         self._user = user
-        passwd = folder / PASSWD
-        passwd.write_text(f"sandbox:x:{user}:{group}:sandbox:/tmp:/bin/false\n")
-        passwd.chmod(0o644)
+        passwd = f"sandbox:x:{user}:{group}:sandbox:/tmp:/bin/false\n"
+        for path, text in {PASSWD: passwd, **OWN_FILES}.items():
+            file = folder / os.path.basename(path)
+            file.write_text(text)
+            file.chmod(0o644)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with _short(folder) as short:
