@@ -229,7 +229,7 @@ class _Attempt:
         host, spec = self._host, self._spec
         bundle = host.bundles.bundle(spec.bundle)
         profile = bundle.profile(spec.environment, spec.profile)
-        self._facts |= {"evaluator": bundle.evaluator, "threads": profile.cpus}
+        self._facts |= {"evaluator": bundle.evaluator, "threads": profile.threads}
         host.check(spec)
         data = host.bundles.data(bundle, spec.profile)
         seconds = smoke_seconds(spec, bundle)

@@ -68,7 +68,11 @@ class WorkerSettings(ServiceSettings):
         True, description="Under docker, trainings outlive a killed worker; the next one goes on."
     )
     grace_seconds: float = Field(10, ge=0, description="Between SIGTERM and the kill.")
-    processes: int = Field(256, ge=1, description="Processes and threads of one attempt.")
+    processes: int | None = Field(
+        None,
+        ge=1,
+        description="Processes and threads of one attempt at most, whatever its profile asks for.",
+    )
     open_files: int = Field(1024, ge=16)
     disk_files: int = Field(20_000, ge=100, description="Files and folders of one attempt.")
     log_bytes: int = Field(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from assay.contracts.environment import Profile
 from assay.contracts.worker import AttemptSpec
+from assay.evaluation import thread_variables
 from assay.sandbox import Exit, Handle, Keep, Limits, Mount, Sandbox, SandboxSpec
 from services.worker.failures import AttemptFailed, training_failure
 from services.worker.output import TAIL, stored_output
@@ -41,11 +42,12 @@ def limits_of(training: Training, settings: WorkerSettings) -> Limits:
     """What the training may use; memory is what the attempt was given."""
     budget, disk_bytes = training.profile.budget, training.profile.disk_bytes
     wall = training.smoke_seconds or budget.seconds
+    wanted = training.profile.most_processes
     return Limits(
         wall_seconds=wall,
         starved_seconds=training.profile.patience * wall,
         memory_bytes=training.spec.memory_bytes,
-        processes=settings.processes,
+        processes=min(wanted, settings.processes or wanted),
         open_files=settings.open_files,
         file_bytes=disk_bytes,
         cpu_seconds=min(
@@ -135,7 +137,7 @@ def with_interpreter(argv: tuple[str, ...], python: str) -> tuple[str, ...]:
 
 def training_environment(training: Training, seen: Mapping[str, str]) -> dict[str, str]:
     """Every environment variable of ours that the code gets; nothing of this process's own."""
-    threads = str(training.profile.cpus)
+    profile = training.profile
     return {
         "ASSAY_DATA": seen["data"],
         "ASSAY_OUT": seen["out"],
@@ -143,12 +145,9 @@ def training_environment(training: Training, seen: Mapping[str, str]) -> dict[st
         "ASSAY_SEED": str(training.spec.seed),
         "ASSAY_PROFILE": training.spec.profile,
         "ASSAY_HARDWARE_CLASS": training.spec.hardware_class,
-        "ASSAY_THREADS": threads,
-        "ASSAY_GPUS": str(training.profile.gpus),
-        "ASSAY_SECONDS": f"{training.profile.budget.seconds:g}",
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": threads,
+        "ASSAY_GPUS": str(profile.gpus),
+        "ASSAY_SECONDS": f"{profile.budget.seconds:g}",
+        **thread_variables(profile.threads, profile.gpus),
         "PYTHONUNBUFFERED": "1",  # what was printed before a kill is in the log
         "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": seen["tmp"],

@@ -1,6 +1,7 @@
 """Limits, cancellation, signals and the death of the whole tree, inside bubblewrap."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -296,6 +297,15 @@ print(started, flush=True)
 def test_fork_limit(bubblewrap: Any) -> None:
     assert 10 <= int(bubblewrap.finish(FORKS, processes=20).out) <= 20
     assert int(bubblewrap.finish(FORKS, processes=128).out) == 80
+
+
+def test_a_limit_above_that_of_the_user_is_no_error(bubblewrap: Any) -> None:
+    """Profiles with GPUs ask for thousands; where the user may have fewer, that is the limit."""
+    code = "import resource; print(resource.getrlimit(resource.RLIMIT_NPROC)[1])"
+    found = int(bubblewrap.finish(code, processes=1 << 20).out)
+    _, ceiling = resource.getrlimit(resource.RLIMIT_NPROC)
+    if ceiling != resource.RLIM_INFINITY:
+        assert found <= ceiling
 
 
 def test_cpu_limit_counts_the_whole_tree(bubblewrap: Any) -> None:

@@ -122,6 +122,12 @@ class Budget(Manifest):
 PATIENCE = 4.0
 
 
+#: Processes and threads of an attempt under a profile that states none: so many at all; for each
+#: of its GPUs, a rank with the threads of CUDA, NCCL and its compiler; for each of its processors,
+#: a compiler's process or a loader's.
+PROCESSES, PROCESSES_PER_GPU, PROCESSES_PER_CPU = 256, 512, 32
+
+
 class Profile(Manifest):
     """A size at which an environment runs."""
 
@@ -132,6 +138,13 @@ class Profile(Manifest):
     disk_gb: Gigabytes = Field(0.5, description="What training may write; also its artifact.")
     bound: Number | None = Field(
         None, exclude_if=_is_none, description="In place of `bound` of the metric."
+    )
+    processes: int | None = Field(
+        None,
+        ge=1,
+        le=1 << 20,
+        exclude_if=_is_none,
+        description="Processes and threads of an attempt at most; see `most_processes`.",
     )
     budget: Budget
     config: JsonObject = {}
@@ -144,6 +157,20 @@ class Profile(Manifest):
                 "a profile with GPUs is held to its wall clock: remove them"
             )
         return self
+
+    @property
+    def most_processes(self) -> int:
+        """Processes and threads that an attempt may have at once."""
+        if self.processes is not None:
+            return self.processes
+        if not self.gpus:
+            return PROCESSES
+        return PROCESSES + PROCESSES_PER_GPU * self.gpus + PROCESSES_PER_CPU * self.cpus
+
+    @property
+    def threads(self) -> int:
+        """Threads for each process of a training: with several GPUs there is one for each GPU."""
+        return max(1, self.cpus // max(1, self.gpus))
 
     @property
     def patience(self) -> float:

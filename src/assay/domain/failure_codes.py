@@ -399,7 +399,9 @@ RULES: Final[Mapping[FailureCode, FailureRules]] = {
         _TRAIN,
     ),
     FailureCode.PROCESSES_EXCEEDED: _code(
-        "It was refused another process or thread and failed. Use fewer loader workers.", _TRAIN
+        "It was refused another process or thread and failed. Use fewer loader workers; whoever "
+        "wrote the environment can give the profile more `processes`.",
+        _TRAIN,
     ),
     FailureCode.NO_ARTIFACT: _code(
         "Training ended well and left nothing in `$ASSAY_OUT` but its curve.", _TRAIN

@@ -17,6 +17,7 @@ from assay.evaluation.process import (
     evaluate_in_child,
     start_evaluation_server,
 )
+from assay.evaluation.threads import thread_variables
 
 __all__ = [
     "Evaluation",
@@ -29,4 +30,5 @@ __all__ = [
     "evaluate_artifact",
     "evaluate_in_child",
     "start_evaluation_server",
+    "thread_variables",
 ]

@@ -21,6 +21,7 @@ from assay.evaluation import artifact as artifacts
 from assay.evaluation.checkpoints import FOLDER, Checkpoint
 from assay.evaluation.clock import Clock
 from assay.evaluation.codes import InvalidAnswer, Rejection, find_rejection
+from assay.evaluation.threads import thread_variables
 from assay.evaluation.usage import CpuSeconds
 from assay.sandbox import Limits, SandboxError, SandboxSettings
 from assay.sandbox.starvation import UNCLEAR_SHARE
@@ -218,7 +219,6 @@ class Evaluation:
         request = self.request
         if request.predict is None:
             raise ValueError("the environment has no predict entry point")
-        threads = str(request.threads)
         settings = PredictorSettings(
             argv=request.predict,
             codebase_dir=request.codebase_dir,
@@ -228,12 +228,9 @@ class Evaluation:
                 "ASSAY_SEED": str(request.shown_seed),
                 "ASSAY_PROFILE": request.profile,
                 "ASSAY_HARDWARE_CLASS": request.hardware_class,
-                "ASSAY_THREADS": threads,
                 "ASSAY_GPUS": str(len(request.gpus)),
                 "ASSAY_SECONDS": f"{request.seconds:g}",
-                "OMP_NUM_THREADS": threads,
-                "MKL_NUM_THREADS": threads,
-                "OPENBLAS_NUM_THREADS": threads,
+                **thread_variables(request.threads, len(request.gpus)),
             },
             sandbox=request.sandbox,
             limits=request.limits,

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -367,7 +368,9 @@ def _limit_processes(spec: SandboxSpec, group: Group | None) -> list[str]:
     # Counted inside the namespace, so that a user's other processes do not count. Where a control
     # group holds the limit it comes first, because it tells that it was reached.
     spare = 8 if group is not None and group.limits_processes else 1  # the guard
-    return [tool("prlimit"), f"--nproc={spec.limits.processes + spare}", "--"]
+    wanted, ceiling = spec.limits.processes + spare, resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    most = wanted if ceiling == resource.RLIM_INFINITY else min(wanted, ceiling)
+    return [tool("prlimit"), f"--nproc={most}", "--"]
 
 
 def _guard(spec: SandboxSpec, grace_seconds: float) -> list[str]:
