@@ -477,7 +477,7 @@ class _Attempt:
         trouble = self._host.gpus.trouble(self._gpus.uuids)
         if trouble is not None:
             raise infrastructure(
-                FailureCode.GPU_TROUBLE, f"while the training ran: {trouble}"
+                FailureCode.GPU_TROUBLE, f"while the training ran: {trouble.detail}"
             ) from failed
         raise failed
 

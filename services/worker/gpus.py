@@ -14,7 +14,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,21 @@ from typing import Any
 from assay.contracts.worker import Device
 from assay.domain.errors import AssayError, InvalidInput
 from assay.domain.failure_codes import FailureCode
-from services.worker.nvml import Nvml, NvmlError, open_nvml
+from assay.domain.states import DeviceState
+from services.worker.allocation import allocated
+from services.worker.nvml import Board, Load, Nvml, NvmlError, Trouble, open_nvml
 
 _log = logging.getLogger(__name__)
 _SETTLE_SECONDS = 5.0  # for the driver to clear away after a program that was killed
 _LOOK_SECONDS = 0.1
 _FIRST_PAUSE, _LONGEST_PAUSE = 10.0, 600.0
+_HEALTHY_PAUSE = 30.0  # between two looks at a device in good health
+_LOCK_TRIES = 3  # another worker holds a lock for moments, too, while it looks
 _FREE_SHARE = 0.01  # of its memory; utilisation says nothing
+# A screen needs memory that no process is said to hold.
+_SCREEN_BYTES = 512 << 20
+# For a desktop whose memory the driver does not tell. What a killed training leaves is more.
+_UNTOLD_SHARE = 0.25
 DRIVER = Path("/dev/nvidiactl")
 
 
@@ -42,8 +50,8 @@ class GpusUnavailable(AssayError):
 class _Slot:
     device: Device
     taken: bool = False
-    checked: bool = False
-    trouble: str | None = None
+    ending: bool = False
+    trouble: Trouble | None = None
     pause: float = _FIRST_PAUSE
     next_look: float = 0.0
 
@@ -77,8 +85,9 @@ def lock_folder() -> Path:
 class Gpus:
     """The devices this worker offers; safe to use from several threads.
 
-    Without `nvml` they are what somebody declared, and nobody looks at them. `clock` says when a
-    device in trouble is looked at again.
+    Without `nvml` they are what somebody declared, and nobody looks at them. `absent` are GPUs
+    that are this worker's and cannot be asked, by name. `clock` says when a device is looked at
+    again.
     """
 
     def __init__(
@@ -87,6 +96,7 @@ class Gpus:
         nvml: Nvml | None,
         locks: Path | None = None,
         *,
+        absent: Mapping[str, Trouble] | None = None,
         settle_seconds: float = _SETTLE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -96,6 +106,8 @@ class Gpus:
         self._settle_seconds = settle_seconds
         self._clock = clock
         self._slots = {device.uuid: _Slot(device) for device in devices}
+        self._absent = dict(absent or {})
+        self._unreachable: Callable[[str], str | None] = lambda _: None
         self._guard = threading.Lock()
         for uuid in self._slots:
             self._watch(uuid)
@@ -104,6 +116,10 @@ class Gpus:
     def driver(self) -> str | None:
         """The version of the driver; None where nobody asks it."""
         return None if self._nvml is None else self._nvml.driver
+
+    def reach_through(self, problem_of: Callable[[str], str | None]) -> None:
+        """Leave out devices that the sandbox cannot hand to a program; `problem_of` says why."""
+        self._unreachable = problem_of
 
     def take(self, count: int) -> GpuLease:
         """As many healthy, free devices as an attempt needs.
@@ -123,7 +139,7 @@ class Gpus:
                 lock = self._lock(slot)
                 if lock is None:
                     continue
-                if not slot.checked and not self._passes(slot, 0.0):
+                if not self._passes(slot, 0.0):
                     os.close(lock)
                     continue
                 had[uuid] = lock
@@ -133,7 +149,6 @@ class Gpus:
             undo.pop_all()
             for uuid in had:
                 self._slots[uuid].taken = True
-                self._slots[uuid].checked = False
         return GpuLease(tuple(had), tuple(had.values()), self)
 
     def adopt(self, uuids: Sequence[str]) -> GpuLease:
@@ -150,8 +165,8 @@ class Gpus:
                 if slot is None or slot.taken:
                     raise GpusUnavailable(f"{uuid} is not this worker's to use")
             for slot in slots:
-                if slot is not None:
-                    slot.taken, slot.checked = True, False
+                if slot is not None:  # whatever was seen of it so far was the program's
+                    slot.taken, slot.trouble = True, None
         return GpuLease(tuple(uuids), (), self)
 
     def give_back(self, lease: GpuLease) -> None:
@@ -160,29 +175,47 @@ class Gpus:
         deadline = self._clock() + self._settle_seconds
         for uuid in lease.uuids:
             slot = self._slots[uuid]
+            with self._guard:
+                slot.ending = True
             lock = locks.get(uuid)
             if lock is None:
                 lock = self._lock(slot)
             if lock is not None:
-                self._passes(slot, deadline)
+                if slot.trouble is None:  # else it is looked at again when that is due
+                    self._passes(slot, deadline)
                 os.close(lock)
             with self._guard:
-                slot.taken = False
+                slot.taken = slot.ending = False
 
     def usable(self) -> int:
-        """How many devices are in good health, in use or not; looks at the others when due."""
+        """How many devices are in good health, in use or not; looks at those that are due."""
         for slot in self._slots.values():
-            if slot.trouble is not None and self._clock() >= slot.next_look:
+            if self._clock() >= slot.next_look:
                 self._look_again(slot)
         return sum(slot.trouble is None for slot in self._slots.values())
 
-    def trouble(self, uuids: Sequence[str]) -> str | None:
-        """What is wrong with a device in use, if anything is; it is left out from now on."""
+    def troubles(self) -> dict[str, Trouble]:
+        """What is wrong with the devices that are left out, by UUID; see `usable`."""
+        found = {uuid: slot.trouble for uuid, slot in self._slots.items()}
+        return self._absent | {uuid: each for uuid, each in found.items() if each is not None}
+
+    def trouble(self, uuids: Sequence[str]) -> Trouble | None:
+        """What is wrong with a device of a program that has ended, if anything is; the device is
+        left out from now on. Nothing of the program lives, so who still computes is a stranger."""
         for uuid in uuids:
-            problem = self._trouble(uuid)
+            slot = self._slots[uuid]
+            problem = self._trouble(uuid) or slot.trouble or self._stranger(uuid)
             if problem is not None:
-                self._blame(self._slots[uuid], problem)
+                self._blame(slot, problem)
                 return problem
+        return None
+
+    def _stranger(self, uuid: str) -> Trouble | None:
+        deadline = self._clock() + self._settle_seconds
+        while (found := self._in_use(uuid)) is not None and found.state is DeviceState.IN_USE:
+            if self._clock() >= deadline:
+                return found
+            time.sleep(_LOOK_SECONDS)
         return None
 
     def facts(self, uuids: Sequence[str]) -> dict[str, Any]:
@@ -210,7 +243,7 @@ class Gpus:
             try:
                 self._nvml.watch(uuid)
             except NvmlError as error:
-                self._blame(self._slots[uuid], str(error))
+                self._blame(self._slots[uuid], Trouble.of(error))
 
     def _lock(self, slot: _Slot) -> int | None:
         """The host-wide lock of a device; None when another worker has it."""
@@ -218,15 +251,18 @@ class Gpus:
         try:
             descriptor = _opened(path)
         except OSError as error:
-            self._blame(slot, f"its lock {path} cannot be opened: {error}")
+            detail = f"its lock {path} cannot be opened: {error}"
+            self._blame(slot, Trouble(DeviceState.OTHER_WORKER, detail))
             return None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            self._blame(slot, f"another worker of this host uses it ({path})")
-            return None
-        return descriptor
+        for _ in range(_LOCK_TRIES):
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return descriptor
+            time.sleep(_LOOK_SECONDS)
+        os.close(descriptor)
+        detail = f"another worker of this host uses it ({path})"
+        self._blame(slot, Trouble(DeviceState.OTHER_WORKER, detail))
+        return None
 
     def _passes(self, slot: _Slot, deadline: float) -> bool:
         """Whether a device that nobody should use is idle and healthy; it may take until then."""
@@ -240,44 +276,58 @@ class Gpus:
         if problem is not None:
             self._blame(slot, problem)
             return False
-        slot.checked, slot.trouble, slot.pause = True, None, _FIRST_PAUSE
+        slot.trouble, slot.pause = None, _FIRST_PAUSE
+        slot.next_look = self._clock() + _HEALTHY_PAUSE
         return True
 
-    def _trouble(self, uuid: str) -> str | None:
+    def _trouble(self, uuid: str) -> Trouble | None:
+        problem = self._unreachable(uuid)
+        if problem is not None:
+            return Trouble(DeviceState.UNREACHABLE, problem)
         try:
             return None if self._nvml is None else self._nvml.trouble(uuid)
         except NvmlError as error:
-            return str(error)
+            return Trouble.of(error)
 
-    def _in_use(self, uuid: str) -> str | None:
+    def _in_use(self, uuid: str) -> Trouble | None:
         if self._nvml is None:
             return None
         try:
             load = self._nvml.load(uuid)
         except NvmlError as error:
-            return str(error)
+            return Trouble.of(error)
         if load.processes:
-            return f"{load.processes} processes still use it"
-        if load.used_bytes > _FREE_SHARE * load.total_bytes:
-            return f"{load.used_bytes >> 20} MiB of its memory are still in use"
+            detail = f"{load.processes} processes still use it, none of them this worker's"
+            return Trouble(DeviceState.IN_USE, detail)
+        if load.used_bytes > _allowed_bytes(load):
+            detail = f"{load.used_bytes >> 20} MiB of its memory are still in use"
+            return Trouble(DeviceState.MEMORY_IN_USE, detail)
         return None
 
-    def _blame(self, slot: _Slot, problem: str) -> None:
+    def _blame(self, slot: _Slot, problem: Trouble) -> None:
         if slot.trouble != problem:
-            _log.error("GPU %s is left out: %s", slot.device.uuid, problem)
+            _log.error("GPU %s is left out: %s", slot.device.uuid, problem.detail)
         slot.trouble = problem
         slot.next_look = self._clock() + slot.pause
         slot.pause = min(2 * slot.pause, _LONGEST_PAUSE)
 
     def _look_again(self, slot: _Slot) -> None:
         with self._guard:
-            if slot.taken:
+            if slot.ending:  # looked at by the thread that gives it back
                 return
-            self._wake_driver(slot.device.uuid)
+            if slot.taken:  # whether it is in use is not the question
+                problem = slot.trouble or self._trouble(slot.device.uuid)
+                slot.next_look = self._clock() + _HEALTHY_PAUSE
+                if problem is not None:
+                    self._blame(slot, problem)
+                return
+            was = slot.trouble
+            if was is not None:
+                self._wake_driver(slot.device.uuid)
             lock = self._lock(slot)
             if lock is None:
                 return
-            if self._passes(slot, 0.0):
+            if self._passes(slot, 0.0) and was is not None:
                 _log.warning("GPU %s is in good health again", slot.device.uuid)
             os.close(lock)
 
@@ -293,6 +343,19 @@ class Gpus:
             for other in self._slots:
                 with contextlib.suppress(NvmlError):  # seen when it is looked at
                     self._nvml.watch(other)
+
+
+def _allowed_bytes(load: Load) -> float:
+    """How much of a device's memory may be in use while no program computes on it.
+
+    A desktop's share follows what its programs hold at the moment. What was in use when the worker
+    started would not do: desktops grow, and what a killed training left there would count as
+    theirs from the next start on.
+    """
+    free = _FREE_SHARE * load.total_bytes
+    if load.display_bytes is None:
+        return _UNTOLD_SHARE * load.total_bytes
+    return free + load.display_bytes + (_SCREEN_BYTES if load.display_bytes else 0)
 
 
 def _opened(path: Path) -> int:
@@ -311,10 +374,12 @@ def open_gpus(
     *,
     driver: Path = DRIVER,
     open_driver: Callable[[], Nvml | None] = open_nvml,
+    environment: Mapping[str, str] = os.environ,
 ) -> Gpus:
-    """Return the GPUs this worker offers: `auto` (all), `none`, or those with these UUIDs.
+    """Return the GPUs this worker offers: `auto`, `none`, or those with these UUIDs.
 
-    The driver is asked where the file `driver` exists.
+    `auto` are those that the process was allocated (see `allocation`), or else all. The driver is
+    asked where the file `driver` exists.
 
     Raises:
         InvalidInput: a device that was asked for is not there.
@@ -326,13 +391,26 @@ def open_gpus(
         if not driver.exists():
             return Gpus([], None)
         nvml = open_driver()
-        return Gpus(nvml.devices() if nvml is not None else [], nvml)
+        if nvml is None:
+            return Gpus([], None)
+        return _all_of(allocated(nvml.boards(), environment), nvml)
     nvml = open_driver() if driver.exists() else None
     if nvml is None:
         _log.warning("the GPUs are as declared: without a driver nobody looks at their health")
         return Gpus([Device(uuid=uuid) for uuid in wanted], None)
-    found = {device.uuid: device for device in nvml.devices()}
+    boards = nvml.boards()
+    found = {device.uuid: device for board in boards for device in board.devices}
     missing = [uuid for uuid in wanted if uuid not in found]
-    if missing:
+    silent = [board.trouble for board in boards if board.trouble is not None]
+    if missing and not silent:
         raise InvalidInput(f"ASSAY_WORKER_GPUS: this host has no {', '.join(missing)}")
-    return Gpus([found[uuid] for uuid in wanted], nvml)
+    absent = dict.fromkeys(missing, silent[0]) if silent else {}
+    return Gpus([found[uuid] for uuid in wanted if uuid in found], nvml, absent=absent)
+
+
+def _all_of(boards: Sequence[Board], nvml: Nvml) -> Gpus:
+    devices = [device for board in boards for device in board.devices]
+    absent = {board.uuid: board.trouble for board in boards if board.trouble is not None}
+    for name, trouble in absent.items():
+        _log.error("%s is left out: %s", name, trouble.detail)
+    return Gpus(devices, nvml, absent=absent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import logging
 import os
@@ -24,6 +25,7 @@ from assay.sandbox import (
     Sandbox,
     SandboxSettings,
     choose_sandbox,
+    gpu_problem,
     open_sandbox,
     remove_kept_containers,
 )
@@ -117,6 +119,7 @@ def open_host(
     )
     sandbox_settings = dataclasses.replace(chosen, grace_seconds=settings.grace_seconds)
     sandbox = open_sandbox(sandbox_settings)
+    gpus.reach_through(functools.partial(gpu_problem, sandbox_settings))
     wanted = {journal.notes.spec.attempt for journal in scratch.journals if settings.adopt}
     remove_kept_containers(sandbox_settings, wanted)
     guarantees = sandbox.probe(quick=settings.probe == "quick")

@@ -10,19 +10,22 @@ import contextlib
 import importlib
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from assay.contracts.worker import Device
 from assay.domain.errors import AssayError
 from assay.domain.failure_codes import FailureCode
+from assay.domain.states import DeviceState
 
 T = TypeVar("T")
 CALL_SECONDS = 10.0
 _SET_TIMEOUT_MS = 0
 _HARMLESS_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Errors of a program, not of the device: a bad address, a kernel that was ended."""
+_MEMORY_XIDS = frozenset({48, 63, 64, 92, 94, 95})
+_LOST_XIDS = frozenset({79})
 
 
 class NvmlError(AssayError):
@@ -30,14 +33,50 @@ class NvmlError(AssayError):
 
     code = FailureCode.GPU_TROUBLE
 
+    def __init__(self, message: str, state: DeviceState = DeviceState.DRIVER_ERROR) -> None:
+        super().__init__(message)
+        self.state = state
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why a device is left out: the kind, and a sentence for people."""
+
+    state: DeviceState
+    detail: str
+
+    @classmethod
+    def of(cls, error: NvmlError) -> Trouble:
+        """Return the trouble that an error of the driver means."""
+        return cls(error.state, str(error))
+
 
 @dataclass(frozen=True)
 class Load:
-    """Who uses a device, and how much of its memory."""
+    """Who uses a device, and how much of its memory.
+
+    `processes` compute. Those that draw are not counted, also where they compute besides, as the
+    programs of a desktop do: `display_bytes` is the memory they hold, 0 where there are none, and
+    None where the driver does not tell.
+    """
 
     processes: int
     used_bytes: int
     total_bytes: int
+    display_bytes: int | None = 0
+
+
+@dataclass(frozen=True)
+class Board:
+    """A GPU as the driver counts it, and what of it can be given to a program: the GPU itself, or
+    its parts where it is divided (MIG). `minor` is the number of its node. One that the driver
+    cannot ask has a `trouble` and no devices."""
+
+    index: int
+    uuid: str
+    minor: int | None = None
+    devices: tuple[Device, ...] = ()
+    trouble: Trouble | None = None
 
 
 class Nvml:
@@ -54,9 +93,14 @@ class Nvml:
         self._called(module.nvmlInit)
         self.driver = _text(self._called(module.nvmlSystemGetDriverVersion))
 
+    def boards(self) -> list[Board]:
+        """All GPUs, in the order of the driver."""
+        count = self._called(self._module.nvmlDeviceGetCount)
+        return [self._board(index) for index in range(count)]
+
     def devices(self) -> list[Device]:
         """All devices that can be given to a program, in the order of the driver."""
-        return self._called(lambda: [self._device(handle) for handle in self._handles()])
+        return [device for board in self.boards() for device in board.devices]
 
     def load(self, uuid: str) -> Load:
         """What uses a device right now."""
@@ -66,7 +110,7 @@ class Nvml:
         """From here on, `trouble` tells of errors that the driver reports for the device."""
         self._called(lambda: self._watch(uuid))
 
-    def trouble(self, uuid: str) -> str | None:
+    def trouble(self, uuid: str) -> Trouble | None:
         """What is wrong with the device itself, if anything is: errors since the last look."""
         return self._called(lambda: self._trouble(uuid))
 
@@ -85,19 +129,35 @@ class Nvml:
         try:
             return self._calls.call(call)
         except self._module.NVMLError as error:
-            raise NvmlError(f"NVML: {error}") from error
+            raise self._explained(error) from error
+
+    def _explained(self, error: Any) -> NvmlError:
+        module = self._module
+        # A device that left the bus is not found by its UUID once the driver was reloaded.
+        if error.value in (module.NVML_ERROR_GPU_IS_LOST, module.NVML_ERROR_NOT_FOUND):
+            message = f"the GPU is off the bus (NVML: {error}); reset it, or restart the host"
+            return NvmlError(message, DeviceState.LOST)
+        return NvmlError(f"NVML: {error}")
 
     def _handle(self, uuid: str) -> Any:
         return self._module.nvmlDeviceGetHandleByUUID(uuid)
 
-    def _handles(self) -> Iterator[Any]:
+    def _board(self, index: int) -> Board:
+        try:
+            return self._called(lambda: self._asked_board(index))
+        except NvmlError as error:  # the others can still be used
+            return Board(index, f"GPU {index}", trouble=Trouble.of(error))
+
+    def _asked_board(self, index: int) -> Board:
         module = self._module
-        for index in range(module.nvmlDeviceGetCount()):
-            whole = module.nvmlDeviceGetHandleByIndex(index)
-            if self._is_divided(whole):
-                yield from self._parts(whole)
-            else:
-                yield whole
+        whole = module.nvmlDeviceGetHandleByIndex(index)
+        handles = list(self._parts(whole)) if self._is_divided(whole) else [whole]
+        return Board(
+            index,
+            _text(module.nvmlDeviceGetUUID(whole)),
+            self._optional(lambda: module.nvmlDeviceGetMinorNumber(whole)),
+            tuple(self._device(handle) for handle in handles),
+        )
 
     def _is_divided(self, whole: Any) -> bool:
         return bool(self._optional(lambda: self._module.nvmlDeviceGetMigMode(whole)[0]))
@@ -126,10 +186,23 @@ class Nvml:
 
     def _load(self, handle: Any) -> Load:
         module = self._module
-        found = list(module.nvmlDeviceGetComputeRunningProcesses(handle))
-        graphics = self._optional(lambda: module.nvmlDeviceGetGraphicsRunningProcesses(handle))
+        computing = {each.pid for each in module.nvmlDeviceGetComputeRunningProcesses(handle)}
+        found = self._optional(lambda: module.nvmlDeviceGetGraphicsRunningProcesses(handle))
+        drawing = {each.pid: each.usedGpuMemory for each in found or ()}
         memory = self._memory(handle)
-        return Load(len(found) + len(graphics or ()), int(memory.used), int(memory.total))
+        return Load(
+            len(computing - drawing.keys()),
+            int(memory.used),
+            int(memory.total),
+            self._display_bytes(handle, drawing.values()),
+        )
+
+    def _display_bytes(self, handle: Any, held: Collection[int | None]) -> int | None:
+        if held:
+            told = [each for each in held if each is not None]
+            return sum(told) if len(told) == len(held) else None
+        shows = self._optional(lambda: self._module.nvmlDeviceGetDisplayActive(handle))
+        return None if shows else 0  # a screen whose programs the driver does not list
 
     def _whole(self, handle: Any) -> Any:
         """The GPU that a part belongs to, or the GPU itself."""
@@ -147,10 +220,11 @@ class Nvml:
         if self._optional(lambda: module.nvmlDeviceRegisterEvents(whole, kinds, events) or True):
             self._events[uuid] = events
 
-    def _trouble(self, uuid: str) -> str | None:
-        xids = sorted(set(self._xids(uuid)) - _HARMLESS_XIDS)
+    def _trouble(self, uuid: str) -> Trouble | None:
+        xids = set(self._xids(uuid)) - _HARMLESS_XIDS
         if xids:
-            return f"the driver reports error {', '.join(f'Xid {xid}' for xid in xids)}"
+            names = ", ".join(f"Xid {xid}" for xid in sorted(xids))
+            return Trouble(_state_of(xids), f"the driver reports error {names}")
         whole = self._whole(self._handle(uuid))
         module = self._module
         errors = self._optional(
@@ -159,11 +233,15 @@ class Nvml:
             )
         )
         if errors:
-            return f"{errors} memory errors that could not be corrected"
+            detail = f"{errors} memory errors that could not be corrected; reset the GPU"
+            return Trouble(DeviceState.MEMORY_ERRORS, detail)
         rows = self._optional(lambda: module.nvmlDeviceGetRemappedRows(whole))
-        if rows is not None and (rows[2] or rows[3]):
-            return "rows of its memory wait to be replaced" if rows[2] else "its memory wears out"
-        return None
+        if rows is None or not (rows[2] or rows[3]):
+            return None
+        waits = "rows of its memory wait to be replaced; reset the GPU"
+        return Trouble(
+            DeviceState.MEMORY_ERRORS, waits if rows[2] else "its memory wears out; replace it"
+        )
 
     def _xids(self, uuid: str) -> Iterator[int]:
         events = self._events.get(uuid)
@@ -221,7 +299,7 @@ class _OneThread:
     def call(self, call: Callable[[], T]) -> T:
         """Raises `NvmlError` when it does not return in time, or one before still has not."""
         if self._stuck is not None and not self._stuck.is_set():
-            raise NvmlError("NVML does not answer")
+            raise NvmlError("NVML does not answer", DeviceState.NO_ANSWER)
         done = threading.Event()
         results: list[T] = []
         errors: list[Exception] = []
@@ -237,7 +315,7 @@ class _OneThread:
         self._jobs.put(job)
         if not done.wait(self._seconds):
             self._stuck = done
-            raise NvmlError("NVML does not answer")
+            raise NvmlError("NVML does not answer", DeviceState.NO_ANSWER)
         if errors:
             raise errors[0]
         return results[0]
@@ -264,6 +342,14 @@ def open_nvml() -> Nvml | None:
         if getattr(cause, "value", None) in absent:
             return None
         raise
+
+
+def _state_of(xids: Collection[int]) -> DeviceState:
+    if not _LOST_XIDS.isdisjoint(xids):
+        return DeviceState.LOST
+    if not _MEMORY_XIDS.isdisjoint(xids):
+        return DeviceState.MEMORY_ERRORS
+    return DeviceState.DRIVER_ERROR
 
 
 def _text(found: str | bytes) -> str:

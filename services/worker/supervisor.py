@@ -11,6 +11,7 @@ import time
 from typing import NamedTuple
 
 from assay.contracts.worker import (
+    DeviceTrouble,
     HeldAttempt,
     SyncRequest,
     SyncResponse,
@@ -228,6 +229,10 @@ class Worker:
             held=self._held.report(),
             draining=draining,
             usable_gpus=host.gpus.usable(),
+            troubles=[
+                DeviceTrouble(uuid=uuid, state=trouble.state.value, detail=trouble.detail)
+                for uuid, trouble in host.gpus.troubles().items()
+            ],
             usable_cpus=None if host.gpus.devices else host.pressure.usable_cpus(),
             wait_seconds=0 if draining else settings.poll_seconds,
         )

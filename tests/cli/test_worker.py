@@ -17,6 +17,26 @@ def test_a_list_says_what_cannot_be_used(cli: Cli) -> None:
     assert "active, draining" in text
 
 
+def test_trouble_with_gpus_is_shown_for_each(cli: Cli) -> None:
+    other = UUID.replace("cdef", "0000")
+    cli.service.worker = {
+        "gpus": 2,
+        "usable_gpus": 1,
+        "devices": [{"uuid": u, "name": "H200", "memory_bytes": 141 << 30} for u in (UUID, other)],
+        "troubles": [
+            {"uuid": other, "state": "memory_errors", "detail": "2 memory errors; reset it"},
+            {"uuid": "GPU 7", "state": "lost", "detail": "off the bus"},
+            {"uuid": "GPU 8", "state": "lost", "detail": "off the bus"},
+        ],
+    }
+    assert "1 of 2 usable: memory errors, 2 lost" in " ".join(cli("worker", "list").out.split())
+    lines = cli("worker", "show", "here").out.splitlines()
+    of = {name: next(line for line in lines if name in line) for name in (UUID, other, "GPU 7")}
+    assert of[UUID].rstrip().endswith("141 GiB")
+    assert "141 GiB: memory errors: 2 memory errors; reset it" in of[other]
+    assert "lost: off the bus" in of["GPU 7"]
+
+
 def told(key: str, **other: object) -> dict[str, object]:
     facts = {"hardware_class": "cpu-fake", "held_out_key": key, "torch": "2.9"}
     return {"conditions": f"cnd_{key}", "facts": facts, "held_out_key": key, **other}

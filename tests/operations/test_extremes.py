@@ -267,6 +267,7 @@ def sync(service: Service) -> Json:
         "held": [{"attempt": service.attempt, "lease_token": service.token}],
         "draining": False,
         "usable_gpus": 0,
+        "troubles": [{"uuid": "GPU-1", "state": "lost", "detail": "off the bus"}],
         "usable_cpus": 1,
         "wait_seconds": 0,
     }

@@ -1,14 +1,17 @@
 """GPUs of a sandbox without an engine: which device nodes a UUID stands for, and that only they
 are there. The driver is a folder of the form the real one has, its nodes are `/dev/null`."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from assay.sandbox import Mount, SandboxError
+from assay.sandbox import Mount, SandboxError, SandboxSettings, gpu_problem
 from assay.sandbox import bubblewrap as backend
-from assay.sandbox.gpus import gpu_mounts
+from assay.sandbox.gpus import driver_libraries, gpu_mounts
 
 FIRST = "GPU-11111111-aaaa-bbbb-cccc-000000000001"
 SECOND = "GPU-22222222-aaaa-bbbb-cccc-000000000002"
@@ -39,10 +42,20 @@ def test_a_uuid_stands_for_one_node_and_the_shared_ones(driver: tuple[Path, Path
     assert gpu_mounts((), Path("/nowhere"), Path("/nowhere")) == ()
 
 
-@pytest.mark.parametrize("gpu", ["0", "all", "GPU-33333333", "MIG-44444444"])
+@pytest.mark.parametrize("gpu", ["0", "all", "GPU-33333333"])
 def test_what_the_driver_does_not_know_is_refused(driver: tuple[Path, Path], gpu: str) -> None:
     with pytest.raises(SandboxError, match="knows no GPU"):
         gpu_mounts((gpu,), *driver)
+
+
+def test_a_part_of_a_gpu_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    settings = SandboxSettings("bubblewrap", scratch=tmp_path)
+    part = "MIG-44444444"
+    problem = gpu_problem(settings, part)
+    assert problem is not None
+    assert "ASSAY_WORKER_SANDBOX=docker" in problem
+    for name in ("docker", "subprocess"):
+        assert gpu_problem(replace(settings, name=name), part) is None
 
 
 def test_a_missing_node_is_refused(driver: tuple[Path, Path]) -> None:
@@ -75,3 +88,85 @@ for name in ("/dev/nvidia1", "/dev/nvidiactl"):
     none = bubblewrap.start(code).wait()
     assert none.out == "[]\nNone\n"
     assert "No such file" in none.err
+
+
+# ---- the driver's libraries ----
+
+Library = Callable[[str], Path]
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Library:
+    """Makes a folder with a driver library that names its folder."""
+
+    def make(name: str) -> Path:
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        (folder / "libcuda.so.1").write_text(name)
+        return folder
+
+    return make
+
+
+def test_the_folder_of_the_workers_own_path_comes_first(library: Library, tmp_path: Path) -> None:
+    known, own = library("known"), library("own")
+    found = partial(driver_libraries, (FIRST,), cache=tmp_path / "cache", folders=(known,))
+    path = {"LD_LIBRARY_PATH": f"/nowhere::relative:{tmp_path}:{own}"}
+    assert found(path).variables == {"LD_LIBRARY_PATH": str(own)}
+    assert found({}).variables == {"LD_LIBRARY_PATH": str(known)}
+    assert found({}, folders=()).variables == {}
+
+
+def test_nothing_is_said_where_the_loader_knows_or_no_gpu_is_given(
+    library: Library, tmp_path: Path
+) -> None:
+    known = library("known")
+    cache = tmp_path / "ld.so.cache"
+    cache.write_bytes(b"glibc-ld.so.cache1.1\0libcuda.so.1\0/usr/lib/libcuda.so.1\0")
+    assert driver_libraries((FIRST,), {}, cache, (known,)).variables == {}
+    cache.write_bytes(b"glibc-ld.so.cache1.1\0libm.so.6\0")
+    assert driver_libraries((FIRST,), {}, cache, (known,)).variables != {}
+    assert driver_libraries((), {"LD_LIBRARY_PATH": str(known)}).variables == {}
+
+
+def test_a_folder_that_holds_too_much_is_not_shown(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "libcuda.so.1").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(home))
+        with pytest.raises(SandboxError, match="holds too much"):
+            driver_libraries((FIRST,), {"LD_LIBRARY_PATH": str(home)})
+
+
+LOADS = """
+import os
+path = os.environ["LD_LIBRARY_PATH"]
+print(path, open(os.path.join(path, "libcuda.so.1")).read())
+"""
+
+
+@pytest.mark.bubblewrap
+def test_a_program_with_a_gpu_reaches_the_library_of_the_driver(
+    bubblewrap: Any,
+    driver: tuple[Path, Path],
+    library: Library,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on NixOS: a folder in /run of links to a store, neither of which a sandbox shows."""
+    store, run = library("store/driver/lib"), tmp_path / "run/lib"
+    run.mkdir(parents=True)
+    (run / "libcuda.so.1").symlink_to(store / "libcuda.so.1")
+    monkeypatch.setattr(backend, "gpu_mounts", lambda gpus: gpu_mounts(gpus, *driver))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(run))
+    assert bubblewrap.finish(LOADS, gpus=(SECOND,)).out == f"{run} store/driver/lib\n"
+    assert "KeyError: 'LD_LIBRARY_PATH'" in bubblewrap.start(LOADS).wait().err
+
+
+def test_a_plain_program_with_a_gpu_is_told_of_it(
+    plain: Any, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library("own")))
+    assert plain.finish(LOADS, gpus=(FIRST,)).out.endswith("own own\n")
+    assert "KeyError" in plain.start(LOADS).wait().err

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 from sqlalchemy.orm import Session
 
 from assay.contracts.environment import Profile
-from assay.contracts.worker import SyncRequest
+from assay.contracts.worker import DeviceTrouble, SyncRequest
 from assay.domain.conditions import Conditions
 from assay.domain.failure_codes import Failure, FailureCode
 from assay.domain.states import AttemptState, FailureStage
@@ -18,6 +18,7 @@ from assay.storage import cordons, schema, shapes, workers
 from assay.storage.attempts import Outcome
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
+from services.implementer.views.measurements import worker_body
 from tests.scheduler.moments import pass_time, scheduler
 from tests.storage.lifecycle import World
 
@@ -91,6 +92,41 @@ def test_gpus_in_bad_health_are_not_given(world: World) -> None:
     held = [world.attempt(spec.attempt) for spec in gpus.sync().assign]
     assert scheduler(world).ticks.decisions["assigned"] == 1
     assert len(held) == 1
+
+
+def test_trouble_with_gpus_is_kept_and_written_when_it_changes(world: World) -> None:
+    written: list[str] = []
+    event.listen(
+        world.db.engine,
+        "before_cursor_execute",
+        lambda _c, _cu, text, *_: written.extend([text] * text.startswith("UPDATE worker")),
+    )
+
+    def sync(number: int, *troubles: tuple[str, str]) -> list[tuple[str, str]]:
+        sent = [DeviceTrouble(uuid=uuid, state=state, detail="d") for uuid, state in troubles]
+        request = SyncRequest(incarnation="one", number=number, troubles=sent)
+        written.clear()
+        with world.db.write() as session:
+            workers.sync(world.db, session, world.worker, request)
+        return stored()
+
+    def stored() -> list[tuple[str, str]]:
+        with world.db.read() as session:
+            row = session.get_one(schema.Worker, world.worker)
+            return [(each.uuid, each.state) for each in worker_body(session, row).troubles]
+
+    lost, busy = ("GPU-1", "lost"), ("GPU-2", "in_use")
+    assert sync(1) == []
+    assert sync(2, lost) == [lost]
+    assert len(written) == 2
+    assert sync(3, lost) == [lost]
+    assert len(written) == 1, "the same again is not written"
+    assert sync(4, lost, busy) == [lost, busy]
+    assert sync(3) == [lost, busy], "an old sync says nothing"
+    assert sync(5) == []
+    assert sync(6, busy) == [busy]
+    world.restart("two")
+    assert stored() == [], "a new process looks for itself"
 
 
 def test_a_worker_on_a_busy_host_gets_as_much_as_it_offers(world: World) -> None:

@@ -21,6 +21,11 @@ class FakeGpu:
     used: int = 0
     reserved: int = 600 << 20
     processes: int = 0
+    desktop: dict[int, int | None] = field(default_factory=dict)
+    """Processes that draw, with the memory they hold; `computing` of them compute besides."""
+    computing: set[int] = field(default_factory=set)
+    screen: bool = False
+    minor: int | None = None
     ecc: int | None = 0
     rows: tuple[int, int, int, int] = (0, 0, 0, 0)
     xids: deque[int] = field(default_factory=deque)
@@ -90,7 +95,7 @@ class FakeNvml:
         return len(self.gpus)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:
-        self._check()
+        self._check(self.gpus[index])
         return self.gpus[index]
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> FakeGpu:
@@ -139,11 +144,21 @@ class FakeNvml:
 
     def nvmlDeviceGetComputeRunningProcesses(self, gpu: FakeGpu) -> list[Any]:
         self._check(gpu)
-        return [SimpleNamespace(pid=n) for n in range(gpu.processes)]
+        strangers = range(10_000, 10_000 + gpu.processes)
+        return [SimpleNamespace(pid=pid) for pid in (*strangers, *gpu.computing)]
 
     def nvmlDeviceGetGraphicsRunningProcesses(self, gpu: FakeGpu) -> list[Any]:
         self._unless(gpu.whole is not None)
-        return []
+        return [SimpleNamespace(pid=p, usedGpuMemory=used) for p, used in gpu.desktop.items()]
+
+    def nvmlDeviceGetDisplayActive(self, gpu: FakeGpu) -> int:
+        self._check(gpu)
+        self._unless(gpu.whole is not None)
+        return int(gpu.screen)
+
+    def nvmlDeviceGetMinorNumber(self, gpu: FakeGpu) -> int:
+        self._check(gpu)
+        return self.gpus.index(gpu) if gpu.minor is None else gpu.minor
 
     def nvmlEventSetCreate(self) -> list[FakeGpu]:
         self._check()

@@ -73,8 +73,21 @@ def test_a_device_of_another_worker_is_refused(lab: Lab, uuids: list[str]) -> No
         assert end["failure"]["code"] == "gpu_unavailable"
         assert end["started"] is False
         lab.api.wait(lambda: lab.api.syncs[-1]["usable_gpus"] == 1)
+        (trouble,) = lab.api.syncs[-1]["troubles"]
+        assert (trouble["uuid"], trouble["state"]) == (uuids[0], "other_worker")
+        assert "another worker" in trouble["detail"]
     finally:
         os.close(descriptor)
+
+
+def test_parts_of_a_gpu_are_left_out_under_bubblewrap(lab: Lab) -> None:
+    """Before an attempt needs them: none fails for it."""
+    lab.start(gpus=["MIG-1"], sandbox="bubblewrap")
+    lab.api.wait(lambda: lab.api.syncs)
+    assert lab.api.syncs[0]["usable_gpus"] == 0
+    (trouble,) = lab.api.syncs[0]["troubles"]
+    assert trouble["state"] == "unreachable"
+    assert "ASSAY_WORKER_SANDBOX=docker" in trouble["detail"]
 
 
 @pytest.fixture(autouse=True)

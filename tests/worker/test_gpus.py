@@ -1,10 +1,12 @@
 """Which GPUs an attempt gets, and whether one may be used again; the driver is in memory."""
 
+import fcntl
 import importlib.util
 import inspect
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,10 +18,11 @@ from pydantic import ValidationError
 
 from assay.contracts.worker import Device
 from assay.domain.errors import InvalidInput
+from assay.domain.states import DeviceState
 from services.worker import nvml as nvml_module
 from services.worker.gpus import NO_GPUS, Gpus, GpusUnavailable, open_gpus
 from services.worker.hardware import gpu_class
-from services.worker.nvml import Nvml, NvmlError
+from services.worker.nvml import Nvml, NvmlError, Trouble
 from services.worker.settings import WorkerSettings
 from tests.worker.fake_nvml import GIB, FakeGpu, FakeNvml
 
@@ -126,15 +129,17 @@ def test_a_lock_ends_with_its_process(gpus: Gpus, tmp_path: Path, clock: Clock) 
     assert gpus.take(1).uuids == (A,)
 
 
-Trouble = Callable[[FakeGpu], Any]
-TROUBLES: dict[str, tuple[Trouble, str]] = {
-    "process": (lambda g: setattr(g, "processes", 1), "1 processes still use it"),
-    "memory": (lambda g: setattr(g, "used", 2 * GIB), "2048 MiB of its memory are still in use"),
-    "xid": (lambda g: g.xids.extend([31, 79]), "Xid 79"),
-    "ecc": (lambda g: setattr(g, "ecc", 2), "2 memory errors"),
-    "rows": (lambda g: setattr(g, "rows", (0, 1, 1, 0)), "wait to be replaced"),
-    "worn": (lambda g: setattr(g, "rows", (0, 1, 0, 1)), "wears out"),
-    "lost": (lambda g: setattr(g, "lost", True), "error 15"),
+Spoil = Callable[[FakeGpu], Any]
+TROUBLES: dict[str, tuple[Spoil, str, str]] = {
+    "process": (lambda g: setattr(g, "processes", 1), "in_use", "1 processes still use it"),
+    "memory": (lambda g: setattr(g, "used", 2 * GIB), "memory_in_use", "2048 MiB of its memory"),
+    "xid": (lambda g: g.xids.extend([31, 79]), "lost", "Xid 79"),
+    "dbe": (lambda g: g.xids.append(48), "memory_errors", "Xid 48"),
+    "gsp": (lambda g: g.xids.append(119), "driver_error", "Xid 119"),
+    "ecc": (lambda g: setattr(g, "ecc", 2), "memory_errors", "2 memory errors"),
+    "rows": (lambda g: setattr(g, "rows", (0, 1, 1, 0)), "memory_errors", "wait to be replaced"),
+    "worn": (lambda g: setattr(g, "rows", (0, 1, 0, 1)), "memory_errors", "wears out"),
+    "lost": (lambda g: setattr(g, "lost", True), "lost", "error 15"),
 }
 
 
@@ -143,11 +148,14 @@ def test_a_device_in_trouble_is_not_used_again(
     gpus: Gpus, driver: FakeNvml, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     lease = gpus.take(1)
-    spoil, said = TROUBLES[name]
+    spoil, state, said = TROUBLES[name]
     spoil(driver.gpus[0])
     lease.release()
     assert said in caplog.text
     assert gpus.usable() == 2
+    assert list(gpus.troubles()) == [A]
+    assert gpus.troubles()[A].state.value == state
+    assert said in gpus.troubles()[A].detail
     assert gpus.take(2).uuids == (B, C)
     with pytest.raises(GpusUnavailable):
         gpus.take(1)
@@ -170,8 +178,6 @@ def test_memory_the_driver_keeps_is_not_in_use(gpus: Gpus, driver: FakeNvml) -> 
 
 
 def test_what_clears_away_in_time_is_fine(driver: FakeNvml, tmp_path: Path) -> None:
-    import threading
-
     nvml = Nvml(driver)
     gpus = Gpus(nvml.devices(), nvml, tmp_path, settle_seconds=20)
     lease = gpus.take(1)
@@ -226,7 +232,8 @@ def test_a_driver_that_hangs_is_not_waited_for(driver: FakeNvml, tmp_path: Path)
     lease = gpus.take(1)
     driver.go.clear()
     lease.release()
-    assert gpus.usable() == 2
+    assert gpus.usable() == 0
+    assert {trouble.state for trouble in gpus.troubles().values()} == {DeviceState.NO_ANSWER}
     with pytest.raises(NvmlError, match="does not answer"):
         gpus.gauges([B])
     driver.go.set()
@@ -297,13 +304,230 @@ def test_a_lock_is_never_followed_elsewhere(gpus: Gpus, tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
+# ---- what is seen without an attempt ----
+
+
+def test_trouble_of_an_idle_device_is_seen_before_anybody_needs_it(
+    gpus: Gpus, driver: FakeNvml, clock: Clock
+) -> None:
+    assert gpus.usable() == 3
+    driver.gpus[1].processes = 1
+    assert gpus.usable() == 3  # not looked at again yet
+    clock.forward(31)
+    assert gpus.usable() == 2
+    assert gpus.troubles()[B].state is DeviceState.IN_USE
+    driver.gpus[1].processes = 0
+    clock.forward(45)
+    assert gpus.usable() == 3
+    assert gpus.troubles() == {}
+
+
+def test_a_device_that_leaves_the_bus_under_a_program_is_told_and_left_out(
+    gpus: Gpus, driver: FakeNvml, clock: Clock
+) -> None:
+    lease = gpus.take(1)
+    driver.gpus[0].processes = 8  # the program's own: no trouble
+    clock.forward(31)
+    assert gpus.usable() == 3
+    driver.gpus[0].xids.append(79)
+    clock.forward(62)
+    assert gpus.usable() == 2
+    assert gpus.troubles()[A].state is DeviceState.LOST
+    driver.gpus[0].processes = 0
+    found = gpus.trouble(lease.uuids)  # the look has taken the event; it is still known
+    assert found is not None
+    assert found.state is DeviceState.LOST
+    lease.release()
+    assert gpus.usable() == 2
+
+
+def test_a_stranger_on_the_device_of_a_program_that_failed_is_to_blame(
+    gpus: Gpus, driver: FakeNvml
+) -> None:
+    lease = gpus.take(2)
+    assert gpus.trouble(lease.uuids) is None
+    driver.gpus[1].processes = 1
+    found = gpus.trouble(lease.uuids)
+    assert found is not None
+    assert found.state is DeviceState.IN_USE
+    lease.release()
+    assert gpus.usable() == 2
+
+
+def test_memory_that_a_program_left_does_not_excuse_it(gpus: Gpus, driver: FakeNvml) -> None:
+    lease = gpus.take(1)
+    driver.gpus[0].used = 100 * GIB
+    assert gpus.trouble(lease.uuids) is None
+
+
+def test_a_device_that_the_sandbox_cannot_hand_out_is_left_out(gpus: Gpus) -> None:
+    gpus.reach_through(lambda uuid: "use docker" if uuid == B else None)
+    assert gpus.usable() == 2
+    assert gpus.troubles()[B] == Trouble(DeviceState.UNREACHABLE, "use docker")
+    assert gpus.take(2).uuids == (A, C)
+
+
+def test_a_lock_that_is_held_for_a_moment_is_waited_for(gpus: Gpus, tmp_path: Path) -> None:
+    """Another worker takes it while it looks at the device."""
+    path = tmp_path / f"assay-gpu-{A}.lock"
+    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    threading.Timer(0.05, lambda: os.close(descriptor)).start()
+    assert gpus.take(1).uuids == (A,)
+
+
+# ---- a GPU that also shows a desktop ----
+
+
+def desktop(driver: FakeNvml, used: int, **of: Any) -> FakeGpu:
+    gpu = driver.gpus[0]
+    gpu.total, gpu.used = 24 * GIB, used
+    for name, value in of.items():
+        setattr(gpu, name, value)
+    return gpu
+
+
+def test_a_desktop_does_not_block_a_device_and_may_grow(
+    gpus: Gpus, driver: FakeNvml, clock: Clock
+) -> None:
+    gpu = desktop(driver, 1200 << 20, desktop={1: 300 << 20, 2: 700 << 20}, screen=True)
+    gpu.computing = {2}  # a browser, or a toolkit that draws with Vulkan
+    lease = gpus.take(1)
+    assert lease.uuids == (A,)
+    gpu.desktop[3], gpu.used = 3 * GIB, gpu.used + 3 * GIB
+    lease.release()
+    clock.forward(31)
+    assert gpus.usable() == 3
+
+
+@pytest.mark.parametrize(
+    ("spoil", "state"),
+    [
+        (lambda gpu: setattr(gpu, "processes", 1), DeviceState.IN_USE),
+        (lambda gpu: setattr(gpu, "used", gpu.used + 2 * GIB), DeviceState.MEMORY_IN_USE),
+    ],
+)
+def test_what_is_not_the_desktops_blocks_it(
+    gpus: Gpus, driver: FakeNvml, spoil: Spoil, state: DeviceState
+) -> None:
+    gpu = desktop(driver, GIB, desktop={1: GIB}, screen=True)
+    lease = gpus.take(1)
+    spoil(gpu)
+    lease.release()
+    assert gpus.troubles()[A].state is state
+
+
+@pytest.mark.parametrize("of", [{"desktop": {1: None, 2: GIB}}, {"screen": True}])
+def test_a_desktop_of_untold_size_may_have_a_quarter(
+    gpus: Gpus, driver: FakeNvml, of: dict[str, Any]
+) -> None:
+    gpu = desktop(driver, 5 * GIB, **of)
+    lease = gpus.take(1)
+    assert lease.uuids == (A,)
+    gpu.used = 7 * GIB
+    lease.release()
+    assert gpus.troubles()[A].state is DeviceState.MEMORY_IN_USE
+
+
+def test_without_a_screen_nothing_is_forgiven(gpus: Gpus, driver: FakeNvml) -> None:
+    desktop(driver, GIB)
+    assert gpus.take(1).uuids == (B,)
+
+
 # ---- which are offered ----
+
+
+def uuids_of(
+    loaded: Path, driver: FakeNvml, wanted: str | list[str] = "auto", **environment: str
+) -> list[str]:
+    opened = open_gpus(
+        wanted, driver=loaded, open_driver=lambda: Nvml(driver), environment=environment
+    )
+    return [device.uuid for device in opened.devices]
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> Path:
+    path = tmp_path / "nvidiactl"
+    path.touch()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+        ("1", [B]),
+        ("2,0", [C, A]),
+        ("0,-1,2", [A]),
+        (f"{C},{A}", [C, A]),
+        ("GPU-b", [B]),
+        (" 1 , 2 ", [B, C]),
+    ],
+)
+def test_auto_offers_what_the_worker_was_allocated(
+    loaded: Path, driver: FakeNvml, text: str, found: list[str]
+) -> None:
+    assert uuids_of(loaded, driver, CUDA_VISIBLE_DEVICES=text) == found
+    named = uuids_of(loaded, driver, [C], CUDA_VISIBLE_DEVICES=text)
+    assert named == [C], "named UUIDs win"
+
+
+@pytest.mark.parametrize("text", ["3", "x", "GPU-", "GPU-z", "0,0", f"0,{A}"])
+def test_an_allocation_that_fits_nothing_is_an_error(
+    loaded: Path, driver: FakeNvml, text: str
+) -> None:
+    with pytest.raises(InvalidInput, match="ASSAY_WORKER_GPUS"):
+        uuids_of(loaded, driver, CUDA_VISIBLE_DEVICES=text)
+
+
+def test_numbers_are_refused_where_cuda_counts_differently(loaded: Path) -> None:
+    driver = FakeNvml(FakeGpu(A, "NVIDIA GT 710"), FakeGpu(B))
+    with pytest.raises(InvalidInput, match="PCI_BUS_ID"):
+        uuids_of(loaded, driver, CUDA_VISIBLE_DEVICES="0")
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert uuids_of(loaded, driver, CUDA_VISIBLE_DEVICES="0", **order) == [A]
+    assert uuids_of(loaded, driver, CUDA_VISIBLE_DEVICES=B) == [B]
+
+
+def test_the_gpus_of_a_slurm_job_are_numbers_of_nodes(loaded: Path) -> None:
+    driver = FakeNvml(FakeGpu(A, minor=5), FakeGpu(B, minor=4), FakeGpu(C, minor=6))
+    assert uuids_of(loaded, driver, SLURM_JOB_GPUS="5,6") == [A, C]
+    assert uuids_of(loaded, driver, SLURM_JOB_GPUS="4-5") == [A, B]
+    assert uuids_of(loaded, driver, SLURM_JOB_GPUS="5,6", SLURM_STEP_GPUS="6") == [C]
+    assert uuids_of(loaded, driver, SLURM_JOB_GPUS="5", CUDA_VISIBLE_DEVICES="1") == [B]
+    for text in ("0", "all"):
+        with pytest.raises(InvalidInput, match="SLURM_JOB_GPUS"):
+            uuids_of(loaded, driver, SLURM_JOB_GPUS=text)
+
+
+def test_an_allocated_part_of_a_gpu_is_that_part(loaded: Path) -> None:
+    parts = [FakeGpu(f"MIG-{n}", "NVIDIA H100 80GB HBM3 MIG 1g.10gb") for n in "abc"]
+    driver = FakeNvml(FakeGpu(A, "NVIDIA H100 80GB HBM3", parts=parts))
+    assert uuids_of(loaded, driver, CUDA_VISIBLE_DEVICES="MIG-c,MIG-a") == ["MIG-c", "MIG-a"]
+    assert uuids_of(loaded, driver, CUDA_VISIBLE_DEVICES="0") == ["MIG-a", "MIG-b", "MIG-c"]
+
+
+def test_one_gpu_off_the_bus_does_not_take_the_others_with_it(
+    loaded: Path, driver: FakeNvml
+) -> None:
+    driver.gpus[1].lost = True
+    opened = partial(open_gpus, driver=loaded, open_driver=lambda: Nvml(driver), environment={})
+    for wanted, name in (("auto", "GPU 1"), ([A, B, C], B)):
+        gpus = opened(wanted)
+        assert [device.uuid for device in gpus.devices] == [A, C]
+        assert {uuid: found.state for uuid, found in gpus.troubles().items()} == {
+            name: DeviceState.LOST
+        }
+        assert gpus.usable() == 2
 
 
 def test_auto_takes_all_and_none_takes_none(driver: FakeNvml, tmp_path: Path) -> None:
     loaded = tmp_path / "nvidiactl"
     loaded.touch()
-    opened = partial(open_gpus, driver=loaded, open_driver=lambda: Nvml(driver))
+    opened = partial(open_gpus, driver=loaded, open_driver=lambda: Nvml(driver), environment={})
     assert len(opened("auto").devices) == 3
     assert opened("none").devices == []
     assert [d.uuid for d in opened([C, A]).devices] == [C, A]

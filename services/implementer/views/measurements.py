@@ -17,7 +17,7 @@ from assay.contracts.batch import (
     SampleBody,
 )
 from assay.contracts.search import BestOfEpoch, EpochBody, PauseBody, SearchBody
-from assay.contracts.worker import Device, WorkerBody
+from assay.contracts.worker import Device, DeviceTrouble, WorkerBody
 from assay.domain.metrics import Direction, is_better
 from assay.domain.rounding import shown_metrics, shown_provenance
 from assay.storage import caps, conditions, environments, samples, schema, searches
@@ -157,6 +157,7 @@ def worker_body(session: Session, row: schema.Worker) -> WorkerBody:
         guarantees=row.guarantees,
         devices=[Device.model_validate(device) for device in row.devices],
         usable_gpus=row.usable_gpus,
+        troubles=[DeviceTrouble.model_validate(each) for each in row.troubles],
         usable_cpus=row.usable_cpus,
         version=row.version,
         draining=row.draining,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,7 @@ from assay.domain.conditions import differences
 from assay.domain.errors import Unavailable
 
 if TYPE_CHECKING:
-    from assay.contracts.worker import WorkerBody
+    from assay.contracts.worker import DeviceTrouble, WorkerBody
 
 GIB = 1 << 30
 
@@ -98,6 +99,8 @@ def _row(worker: WorkerBody) -> tuple[object, ...]:
         cpus = f"{worker.usable_cpus} of {worker.cpus}: busy host"
     if worker.usable_gpus < worker.gpus:
         gpus = f"{worker.usable_gpus} of {worker.gpus} usable"
+    if worker.troubles:
+        gpus += f": {_summary(worker)}"
     return (
         worker.name,
         _state(worker),
@@ -109,6 +112,12 @@ def _row(worker: WorkerBody) -> tuple[object, ...]:
         len(worker.running),
         worker.id,
     )
+
+
+def _summary(worker: WorkerBody) -> str:
+    """The kinds of trouble with its GPUs, each with how many have it: `lost, 2 in use`."""
+    counts = Counter(trouble.state.replace("_", " ") for trouble in worker.troubles)
+    return ", ".join(kind if count == 1 else f"{count} {kind}" for kind, count in counts.items())
 
 
 def _state(worker: WorkerBody) -> str:
@@ -152,7 +161,7 @@ def _facts(worker: WorkerBody) -> list[tuple[str, str]]:
         ("cpus", str(worker.cpus)),
         ("memory", f"{worker.memory_bytes / GIB:.1f} GiB"),
         ("gpus", f"{worker.gpus}, of which {worker.usable_gpus} usable"),
-        *((f"  {d.uuid}", f"{d.name}, {d.memory_bytes / GIB:.0f} GiB") for d in worker.devices),
+        *_devices(worker),
         ("sandbox", worker.sandbox + ("" if worker.isolated else " (not isolated)")),
         ("guarantees missing", ", ".join(missing) or "none"),
         ("held-out key", _key(worker.held_out_key)),
@@ -161,6 +170,21 @@ def _facts(worker: WorkerBody) -> list[tuple[str, str]]:
     if worker.cordon_reason:
         facts.append(("cordoned", worker.cordon_reason))
     return facts
+
+
+def _devices(worker: WorkerBody) -> list[tuple[str, str]]:
+    """Each GPU and its state; at the end those that the driver cannot ask."""
+    troubles = {trouble.uuid: trouble for trouble in worker.troubles}
+    rows = []
+    for device in worker.devices:
+        found = troubles.pop(device.uuid, None)
+        what = f"{device.name}, {device.memory_bytes / GIB:.0f} GiB"
+        rows.append((f"  {device.uuid}", f"{what}: {_told(found)}" if found else what))
+    return rows + [(f"  {uuid}", _told(found)) for uuid, found in troubles.items()]
+
+
+def _told(trouble: DeviceTrouble) -> str:
+    return f"{trouble.state.replace('_', ' ')}: {trouble.detail}"
 
 
 def _key(fingerprint: str | None) -> str:

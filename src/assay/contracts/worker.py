@@ -54,6 +54,17 @@ class Device(Request):
     memory_bytes: int = Field(0, ge=0, le=MAX_INTEGER)
 
 
+class DeviceTrouble(Request):
+    """A GPU that is left out, and why."""
+
+    uuid: ShortName = Field(description="Of a device; `GPU 3` for one that tells the driver none.")
+    state: ShortName = Field(
+        description="`in_use`, `memory_in_use`, `other_worker`, `memory_errors`, `driver_error`, "
+        "`no_answer`, `lost` or `unreachable`."
+    )
+    detail: Message = ""
+
+
 class HeldAttempt(Request):
     """An attempt the worker holds."""
 
@@ -106,6 +117,7 @@ class WorkerBody(Resource):
     guarantees: dict[str, bool]
     devices: list[Device] = []
     usable_gpus: int = 0
+    troubles: list[DeviceTrouble] = Field([], description="GPUs that are left out, and why.")
     usable_cpus: int | None = Field(
         None, description="Processors that it offers while its host is busy; null: all."
     )
@@ -163,6 +175,13 @@ class SyncRequest(Request):
     draining: bool = False
     usable_gpus: int | None = Field(
         None, ge=0, le=1 << 20, description="GPUs in good health; without it, all."
+    )
+    # A process that knows no such field refuses it, so it is sent only where it says something.
+    troubles: Items[DeviceTrouble] = Field(
+        [],
+        max_length=MAX_DEVICES,
+        exclude_if=lambda troubles: not troubles,
+        description="GPUs that are left out, and why; without it, none.",
     )
     usable_cpus: int | None = Field(
         None,

@@ -56,6 +56,19 @@ class AttemptState(StrEnum):
         return self in LIVE_ATTEMPT
 
 
+class DeviceState(StrEnum):
+    """Why a worker offers a GPU to nobody."""
+
+    IN_USE = "in_use"
+    MEMORY_IN_USE = "memory_in_use"
+    OTHER_WORKER = "other_worker"
+    MEMORY_ERRORS = "memory_errors"
+    DRIVER_ERROR = "driver_error"
+    NO_ANSWER = "no_answer"
+    LOST = "lost"
+    UNREACHABLE = "unreachable"
+
+
 class BatchState(StrEnum):
     """Derived from the experiments of a batch and from whether somebody cancelled it."""
 

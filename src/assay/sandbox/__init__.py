@@ -3,6 +3,7 @@
 from assay.sandbox.choose import (
     choose_sandbox,
     discard_kept_container,
+    gpu_problem,
     open_sandbox,
     remove_kept_containers,
     sweep_containers,
@@ -45,6 +46,7 @@ __all__ = [
     "adopted_volume",
     "choose_sandbox",
     "discard_kept_container",
+    "gpu_problem",
     "interpreter_mounts",
     "open_sandbox",
     "open_volume",

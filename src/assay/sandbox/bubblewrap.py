@@ -36,7 +36,7 @@ from assay.sandbox.filesystem import (
     system_arguments,
     tmpfs_bytes,
 )
-from assay.sandbox.gpus import gpu_mounts
+from assay.sandbox.gpus import driver_libraries, gpu_mounts
 from assay.sandbox.interface import (
     DEVNULL,
     Guarantee,
@@ -213,7 +213,9 @@ class BubblewrapSandbox:
 
     def start(self, spec: SandboxSpec) -> BubblewrapHandle:
         _check_kernel()
-        spec = replace(spec, mounts=(*spec.mounts, *gpu_mounts(spec.gpus)))
+        libraries = driver_libraries(spec.gpus)
+        mounts = (*spec.mounts, *gpu_mounts(spec.gpus), *libraries.mounts)
+        spec = replace(spec, mounts=mounts, env={**libraries.variables, **spec.env})
         for mount in spec.mounts:
             check_target(mount)
         with ExitStack() as stack:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from assay.sandbox.bubblewrap import BubblewrapSandbox
 from assay.sandbox.cgroups import ControlGroups
+from assay.sandbox.gpus import gpu_mounts
 from assay.sandbox.interface import (
     Guarantee,
     Sandbox,
@@ -126,6 +127,20 @@ def discard_kept_container(settings: SandboxSettings, name: str) -> None:
     """
     if settings.name == "docker":
         _docker_backend().DockerSandbox(settings).discard(name)
+
+
+def gpu_problem(settings: SandboxSettings, gpu: str) -> str | None:
+    """Why the sandbox cannot hand the GPU with this UUID to a program, with a remedy, or None.
+
+    Only bubblewrap needs device nodes of it; engines and plain programs find it themselves.
+    """
+    if settings.name != "bubblewrap":
+        return None
+    try:
+        gpu_mounts((gpu,))
+    except (SandboxError, OSError) as error:
+        return str(error)
+    return None
 
 
 def _docker_backend() -> Any:

@@ -50,7 +50,7 @@ def interpreter_mounts() -> tuple[Mount, ...]:
     unique = dict.fromkeys(os.path.normpath(prefix) for prefix in prefixes)
     chosen: list[str] = []
     for prefix in sorted(unique, key=lambda path: len(PurePosixPath(path).parts)):
-        _check_prefix(prefix)
+        check_prefix(prefix)
         if not any(_is_below(prefix, place) for place in ("/usr", *chosen)):
             chosen.append(prefix)
     return tuple(Mount(Path(prefix), prefix) for prefix in chosen)
@@ -69,9 +69,16 @@ def _link_prefixes(executable: Path) -> list[str]:
     return [prefix for prefix in prefixes if os.path.isdir(f"{prefix}/lib")]
 
 
-def _check_prefix(prefix: str) -> None:
+def check_prefix(prefix: str) -> None:
+    """Raise `ValueError` for a folder of the host that holds more than a program should see."""
     if prefix in _NEVER_MOUNTED or _is_below(os.path.expanduser("~"), prefix):
-        raise ValueError(f"the interpreter's prefix {prefix} holds too much to be mounted")
+        raise ValueError(f"the folder {prefix} holds too much to be mounted")
+
+
+def always_visible(folder: Path) -> bool:
+    """Whether every sandbox shows this folder anyway: a part of the system or the interpreter."""
+    places = ("/usr", *(mount.target for mount in interpreter_mounts()))
+    return any(_is_below(os.path.normpath(folder), place) for place in places)
 
 
 def _is_below(path: str, folder: str) -> bool:

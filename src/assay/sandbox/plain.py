@@ -24,6 +24,7 @@ import psutil
 
 from assay.sandbox.cgroups import ControlGroups, Group
 from assay.sandbox.disk import DiskWatch
+from assay.sandbox.gpus import driver_libraries
 from assay.sandbox.interface import (
     DEVNULL,
     Guarantee,
@@ -169,6 +170,7 @@ class PlainSandbox:
             "HOME": str(self._settings.scratch),
             "LANG": "C.UTF-8",
             "CUDA_VISIBLE_DEVICES": ",".join(spec.gpus),  # none unless given
+            **driver_libraries(spec.gpus).variables,
             **spec.env,
             TOKEN: token,
         }

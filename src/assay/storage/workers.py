@@ -41,7 +41,7 @@ _HEARD = (
         usable_cpus=bindparam("usable_cpus", type_=Integer()),
         state=WorkerState.ACTIVE.value,
     )
-    .returning(schema.Worker.last_seen_at)
+    .returning(schema.Worker.last_seen_at, schema.Worker.troubles)
 )
 _HOLDING = (
     select(
@@ -161,6 +161,7 @@ def register(
     worker.usable_gpus = request.gpus
     worker.usable_cpus = None
     worker.devices = [device.model_dump() for device in request.devices]
+    worker.troubles = []
     worker.version = request.version
     worker.memory_bytes = request.memory_bytes
     worker.hardware_class = request.hardware_class
@@ -264,7 +265,7 @@ class _Found:
 def _heard(session: Session, worker_id: str, request: SyncRequest) -> datetime | None:
     """Note that a worker was heard of, and lock its row: it registers and syncs one request after
     the other. Returns when that was; None if it has said something later already."""
-    heard: datetime | None = run(
+    row = run(
         session,
         _HEARD,
         worker=worker_id,
@@ -273,8 +274,13 @@ def _heard(session: Session, worker_id: str, request: SyncRequest) -> datetime |
         drains=request.draining,
         usable=request.usable_gpus,
         usable_cpus=request.usable_cpus,
-    ).scalar_one_or_none()
-    if heard is not None:
+    ).one_or_none()
+    if row is not None:
+        heard: datetime = row.last_seen_at
+        troubles = [trouble.model_dump() for trouble in request.troubles]
+        if troubles != row.troubles:  # syncs are many, and this rarely changes
+            table = schema.Worker
+            changed(session, update(table).where(table.id == worker_id).values(troubles=troubles))
         return heard
     worker = session.get(schema.Worker, worker_id)
     if worker is None:

@@ -44,6 +44,7 @@ from assay.sandbox.docker.image import Image, empty_image, find_image
 from assay.sandbox.docker.link import Link, knock, open_door
 from assay.sandbox.docker.meter import EngineMeter, GroupMeter, container_group
 from assay.sandbox.filesystem import check_target, is_device
+from assay.sandbox.gpus import driver_libraries
 from assay.sandbox.interface import (
     DEVNULL,
     Exit,
@@ -131,6 +132,10 @@ class DockerSandbox:
         Its time counts from when the container asks for it, not from the engine's preparations.
         """
         check_gpus(spec.gpus)
+        if self.image.system:  # an image of its own has the libraries from NVIDIA's toolkit
+            libraries = driver_libraries(spec.gpus)
+            env = {**libraries.variables, **spec.env}
+            spec = replace(spec, mounts=(*spec.mounts, *libraries.mounts), env=env)
         for mount in spec.mounts:
             _check_mount(mount)
         with ExitStack() as stack:

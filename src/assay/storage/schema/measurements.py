@@ -195,6 +195,8 @@ class Worker(Base):
     #: Null: all.
     usable_cpus: Mapped[int | None]
     devices: Mapped[list[Any]] = mapped_column(default=list)
+    #: GPUs that are left out, and why.
+    troubles: Mapped[list[Any]] = mapped_column(default=list)
     version: Mapped[str] = mapped_column(Id, default="")
     cordoned_until: Mapped[datetime | None]
     cordon_reason: Mapped[str | None] = mapped_column(Text)
