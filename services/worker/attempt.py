@@ -474,12 +474,15 @@ class _Attempt:
         failed = failure_of(end, training, space)
         if failed is None:
             return
+        self._excuse(failed, "while the training ran")
+        raise failed
+
+    def _excuse(self, failed: AttemptFailed, when: str) -> None:
+        """Raise the host's failure in place of one that trouble with its GPUs may have caused."""
         trouble = self._host.gpus.trouble(self._gpus.uuids)
         if trouble is not None:
-            raise infrastructure(
-                FailureCode.GPU_TROUBLE, f"while the training ran: {trouble.detail}"
-            ) from failed
-        raise failed
+            message = f"{when}: {trouble.detail}"
+            raise infrastructure(FailureCode.GPU_TROUBLE, message) from failed
 
     def _watch_over(self, handle: Handle) -> None:
         self._settled = True
@@ -525,6 +528,10 @@ class _Attempt:
             self._reporter.finalizing()
         try:
             return scoring.run(request)
+        except AttemptFailed as failed:
+            if failed.failure.stage is FailureStage.SCORE:
+                self._excuse(failed, "while the artifact was scored")
+            raise
         finally:
             self._seconds += scoring.seconds
             self._facts |= scoring.facts

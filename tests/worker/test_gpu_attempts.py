@@ -1,4 +1,4 @@
-"""Attempts on a host with GPUs: declared ones, as there is no driver."""
+"""Attempts on a host with GPUs: declared ones, or those of a driver in memory."""
 
 import fcntl
 import os
@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from services.worker.gpus import lock_folder
+from services.worker import supervisor
+from services.worker.gpus import Gpus, lock_folder
+from services.worker.nvml import Nvml
 from tests.worker.conftest import Lab
+from tests.worker.fake_nvml import FakeGpu, FakeNvml
 
 LOOK = """
 print(os.environ["CUDA_VISIBLE_DEVICES"], os.environ["ASSAY_GPUS"], flush=True)
@@ -88,6 +91,34 @@ def test_parts_of_a_gpu_are_left_out_under_bubblewrap(lab: Lab) -> None:
     (trouble,) = lab.api.syncs[0]["troubles"]
     assert trouble["state"] == "unreachable"
     assert "ASSAY_WORKER_SANDBOX=docker" in trouble["detail"]
+
+
+FAILS_IN = {
+    "train": ("print('on', flush=True); time.sleep(1); raise SystemExit(1)", "VALUE = 1.0"),
+    "score": ("print('on', flush=True); time.sleep(1); answer(ask=True)", "raise SystemExit(1)"),
+}
+
+
+@pytest.mark.parametrize("stage", FAILS_IN)
+@pytest.mark.parametrize("sick", [True, False])
+def test_a_gpu_in_trouble_excuses_what_failed_on_it(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, sick: bool
+) -> None:
+    uuid_, (code, model) = f"GPU-{uuid.uuid4()}", FAILS_IN[stage]
+    driver = FakeNvml(FakeGpu(uuid_), FakeGpu(f"{uuid_}-2"))
+    nvml = Nvml(driver)
+    gpus = Gpus(nvml.devices(), nvml, tmp_path)
+    monkeypatch.setattr(supervisor, "open_gpus", lambda _: gpus)
+    lab.start(hardware_class="gpu-fake")
+    submitted = lab.codebase(code, model=model)
+    record = lab.assign(submitted, "gpus", gpus=2, hardware_class="gpu-fake")
+    lab.api.wait(lambda: record.logs.get("train"), 30)
+    if sick:
+        driver.gpus[1].lost = True
+    end = lab.api.finished(record, 60)
+    assert end["infrastructure"] is sick, end["failure"]
+    assert (end["failure"]["code"] == "gpu_trouble") is sick
+    assert sick or end["failure"]["stage"] == stage
 
 
 @pytest.fixture(autouse=True)
