@@ -575,12 +575,13 @@ RULES: Final[Mapping[FailureCode, FailureRules]] = {
         blame=Blame.UNCLEAR,
     ),
     FailureCode.GPU_UNAVAILABLE: _again(
-        "Fewer GPUs are free and healthy than the scheduler was told; the worker's log says which"
-        " are left out, and why."
+        "Fewer GPUs are free and healthy than the scheduler was told; `assay worker show` says "
+        "which are left out, and why."
     ),
     FailureCode.GPU_TROUBLE: _again(
-        "The NVIDIA driver does not answer as it should, or `nvidia-ml-py` is missing: `pip"
-        " install 'assay[gpu]'`."
+        "A GPU was in trouble when a program on it failed (`assay worker show` says which), the "
+        "NVIDIA driver does not answer as it should, or `nvidia-ml-py` is missing: `pip install "
+        "'assay[gpu]'`."
     ),
     FailureCode.WRONG_HARDWARE: _again("The worker is not of the hardware class asked for."),
     FailureCode.CORRUPT_TRANSFER: _again("What was fetched does not have its hash."),
