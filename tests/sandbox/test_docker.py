@@ -31,6 +31,7 @@ from assay.sandbox import (
 from assay.sandbox.choose import ISOLATING, sweep_containers
 from assay.sandbox.docker import backend
 from assay.sandbox.docker.engine import Engine
+from assay.sandbox.filesystem import HOSTS
 from tests.sandbox import test_disk, test_files, test_isolation, test_limits, test_seccomp
 from tests.sandbox.conftest import Started, Starter
 from tests.sandbox.docker_engine import HOST, containers, python_archive, require_docker
@@ -148,7 +149,7 @@ print([open("/etc/" + name).read() for name in ("hostname", "hosts", "resolv.con
 print(open("/proc/self/cgroup").read().count("docker"), os.uname().nodename)
 """
     out = docker.finish(code).out.splitlines()
-    assert out == ["[]", "['sandbox\\n', '', '']", "0 sandbox"]
+    assert out == ["[]", str(["sandbox\n", HOSTS, ""]), "0 sandbox"]
 
 
 def test_the_link_cannot_be_used_again(docker: Starter) -> None:
