@@ -83,9 +83,11 @@ def test_a_device_of_another_worker_is_refused(lab: Lab, uuids: list[str]) -> No
         os.close(descriptor)
 
 
-def test_parts_of_a_gpu_are_left_out_under_bubblewrap(lab: Lab) -> None:
+@pytest.mark.bubblewrap
+def test_parts_of_a_gpu_are_left_out_under_bubblewrap(lab: Lab, uuids: list[str]) -> None:
     """Before an attempt needs them: none fails for it."""
-    lab.start(gpus=["MIG-1"], sandbox="bubblewrap")
+    uuids[:] = [uuids[0].replace("GPU-", "MIG-")]
+    lab.start(gpus=uuids, sandbox="bubblewrap")
     lab.api.wait(lambda: lab.api.syncs)
     assert lab.api.syncs[0]["usable_gpus"] == 0
     (trouble,) = lab.api.syncs[0]["troubles"]
