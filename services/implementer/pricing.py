@@ -34,10 +34,14 @@ def dry_run(
 
 
 def gpu_hours(request: BatchRequest, environment: Environment) -> float:
-    """What the measurements of a batch may take, each its whole budget."""
+    """What the measurements and smokes of a batch may take, each its whole budget."""
     profile = environment.profile(request.profile)
-    measured = len(request.ideas) * len(set(request.options.seeds))
-    return round(measured * profile.gpus * profile.budget.seconds / 3600, 4)
+    seconds = len(set(request.options.seeds)) * profile.gpus * profile.budget.seconds
+    smoke = environment.manifest.smoke_profile(request.profile)
+    if request.options.preflight == "smoke" and smoke is not None:
+        _, small = smoke
+        seconds += small.gpus * small.budget.seconds
+    return round(len(request.ideas) * seconds / 3600, 4)
 
 
 def _similar(

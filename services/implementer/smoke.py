@@ -14,6 +14,7 @@ from assay.domain.conditions import Conditions
 from assay.domain.failure_codes import FailureCode, rules_of_stored
 from assay.domain.states import TERMINAL_MEASUREMENT, MeasurementKind, MeasurementState
 from assay.storage import (
+    caps,
     environments,
     implementations,
     logs,
@@ -26,7 +27,7 @@ from assay.storage.implementations import Work
 from assay.storage.measurements import Identity
 from assay.storage.rows import insert_missing
 from assay.storage.samples import Key
-from services.implementer.asking import Asking, NoLongerWantedError
+from services.implementer.asking import Asking, NoLongerWantedError, caps_of
 from services.implementer.context import Context
 from services.implementer.judging import Files, Rejected, crash_feedback
 
@@ -36,6 +37,10 @@ LOOK_S = 0.5
 #: Pause before a worker is looked for again, where none fits.
 NO_WORKER_PAUSE_S = 5.0
 _TERMINAL = [s.value for s in TERMINAL_MEASUREMENT]
+
+
+class _CapReachedError(Exception):
+    """The GPU-hours that are left do not pay for a smoke."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,10 @@ class Smoke:
     async def passes(self, key: Key, files: Files) -> Rejected | None:
         """Why a codebase does not start, or None."""
         while True:
-            measurement_id = await self._request(key, files)
+            try:
+                measurement_id = await self._request(key, files)
+            except _CapReachedError:
+                return None  # nor for its measurement, which is refused in the cap's name
             settled = await self.waiter.settled(measurement_id)
             if settled.state is MeasurementState.SUCCEEDED:
                 return None
@@ -141,7 +149,7 @@ class Smoke:
         db, work = self.asking.context.db, self.asking.work
         if not implementations.is_wanted(session, work.experiment):
             raise NoLongerWantedError
-        smoke = work.manifest.smoke_profile()
+        smoke = work.manifest.smoke_profile(work.profile)
         assert smoke is not None, "checked when the batch was submitted"
         name, profile = smoke
         terms = implementations.terms_of(work, more_priority=1)
@@ -154,6 +162,8 @@ class Smoke:
         on = Conditions(hardware_class)
         environments.add_codebase(db, session, codebase, work.environment_id)
         identity = Identity(codebase, work.environment_id, name, 0, on, MeasurementKind.SMOKE)
+        if profile.gpus and not measurements.exists(session, identity, terms):
+            self._check_gpu_hours(session, profile)
         measurement_id = measurements.request(db, session, identity, profile, terms)
         link = {
             "experiment_id": work.experiment,
@@ -164,11 +174,27 @@ class Smoke:
         samples.smoking(session, key, measurement_id)
         found.append(measurement_id)
 
+    def _check_gpu_hours(self, session: Session, profile: Profile) -> None:
+        context, work = self.asking.context, self.asking.work
+        reached = caps.reached(
+            context.db,
+            session,
+            work.payer,
+            caps_of(context, session, work),
+            more_gpu_hours=profile.gpus * profile.budget.seconds / 3600,
+            kinds=["gpu_hours"],
+        )
+        if reached is not None:
+            raise _CapReachedError
+
 
 def fitting_class(
-    session: Session, profile: Profile, preferred: str, *, isolated: bool
+    session: Session, profile: Profile, preferred: str | None, *, isolated: bool
 ) -> str | None:
-    """A hardware class of live workers that a smoke fits on; the preferred one if it does."""
+    """A hardware class of live workers that a smoke fits on; the preferred one if it does.
+
+    One that needs a GPU shows nothing on another class than the preferred: kernels differ.
+    """
     table = schema.Worker
     query = select(table.hardware_class).where(
         table.state == "active", table.cpus >= profile.cpus, table.gpus >= profile.gpus
@@ -177,7 +203,11 @@ def fitting_class(
     if isolated:
         query = query.where(table.isolated)
     classes = sorted(set(session.scalars(query)))
-    return preferred if preferred in classes else next(iter(classes), None)
+    if preferred in classes:
+        return preferred
+    if profile.gpus and preferred is not None:
+        return None
+    return next(iter(classes), None)
 
 
 def log_tail(context: Context, measurement_id: str, size: int = 64 << 10) -> str:

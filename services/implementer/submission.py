@@ -97,29 +97,34 @@ def check_cap(
 def check_smoke(
     context: Context,
     environment: Environment,
+    asked: BatchRequest | schema.Search,
     options: BatchOptions,
-    executor: str,
-    ideator: str | None,
 ) -> None:
     """Refuse a smoke that no worker can run. Raises InvalidInput that names the field."""
     if options.preflight != "smoke":
         return
-    smoke = environment.manifest.smoke_profile()
+    smoke = environment.manifest.smoke_profile(asked.profile)
     where = "/options/preflight"
     if smoke is None:
         raise InvalidInput.field(
             where,
             f"{environment.name} has no profile without GPUs, which a smoke runs under; add one, "
-            "or choose `compile`",
+            f"or the table [profiles.{asked.profile}.smoke], or choose `compile`",
             "no_smoke_profile",
         )
-    isolated = needs_isolation(executor, ideator, allow_unisolated=options.allow_unisolated)
+    name, need = smoke
+    isolated = needs_isolation(
+        asked.executor, asked.ideator, allow_unisolated=options.allow_unisolated
+    )
     with context.db.read() as session:
-        if fitting_class(session, smoke[1], "", isolated=isolated) is None:
+        if fitting_class(session, need, asked.hardware_class, isolated=isolated) is None:
+            chosen = (
+                f" of class {asked.hardware_class}" if need.gpus and asked.hardware_class else ""
+            )
             raise InvalidInput.field(
                 where,
-                f"no live worker fits profile {smoke[0]!r}, under which smokes run; start one, or "
-                "choose `compile`",
+                f"no live worker{chosen} fits a smoke of profile {name!r} ({need.cpus} CPUs, "
+                f"{need.gpus} GPUs, {need.memory_gb:g} GB); start one, or choose `compile`",
                 "no_smoke_worker",
             )
 
@@ -135,7 +140,7 @@ def check_batch(context: Context, request: BatchRequest, owner: str) -> Environm
     environment.profile(request.profile)
     check_models(context, request.executor)
     check_cap(context, request.executor, owner, request.options)
-    check_smoke(context, environment, request.options, request.executor, request.ideator)
+    check_smoke(context, environment, request, request.options)
     check_client_keys(request.ideas)
     _check_confirmed(context, request, environment, owner)
     context.store.check()

@@ -47,7 +47,7 @@ from services.worker.provenance import facts_of, held_out_facts
 from services.worker.reporter import Reporter
 from services.worker.sampler import Sampler
 from services.worker.scoring import Scoring, evaluation_request
-from services.worker.smoke import SmokeWatch, smoke_seconds
+from services.worker.smoke import SmokeWatch, shown_to_codebase, smoke_of
 from services.worker.speed import VERSION, SpeedProbe, speed_probe
 from services.worker.telemetry import Telemetry
 from services.worker.training import Training, failure_of, start_and_wait
@@ -228,12 +228,14 @@ class _Attempt:
     def _measure(self, stack: ExitStack) -> End:
         host, spec = self._host, self._spec
         bundle = host.bundles.bundle(spec.bundle)
-        profile = bundle.profile(spec.environment, spec.profile)
+        whole = bundle.profile(spec.environment, spec.profile)
+        smoke = smoke_of(spec, bundle)
+        profile = shown_to_codebase(whole, smoke)
         self._facts |= {"evaluator": bundle.evaluator, "threads": profile.threads}
         host.check(spec)
         data = host.bundles.data(bundle, spec.profile)
-        seconds = smoke_seconds(spec, bundle)
-        self._facts |= held_out_facts(host, data) if seconds is None else {}
+        seconds = None if smoke is None else smoke.budget.seconds
+        self._facts |= held_out_facts(host, data) if smoke is None else {}
         config = profile.config | {"budget": profile.budget.model_dump(exclude_none=True)}
         space, journal = self._open(stack, bundle, profile, config)
         self._start_reporter(space, stack, journal.notes.began)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
+from assay.contracts.environment import Profile
 from assay.contracts.worker import AttemptSpec
 from assay.domain.states import MeasurementKind
 from assay.sandbox import Exit, Handle
@@ -18,12 +19,20 @@ _POLL_SECONDS = 0.05
 Passed = Literal["stepped", "exited", "alive"]
 
 
-def smoke_seconds(spec: AttemptSpec, bundle: CachedBundle) -> float | None:
-    """After how long a smoke that still runs has passed; None for what is no smoke."""
+def smoke_of(spec: AttemptSpec, bundle: CachedBundle) -> Profile | None:
+    """The profile cut to a smoke, after whose seconds one that still runs has passed; None for an
+    attempt that is no smoke."""
     if spec.kind != MeasurementKind.SMOKE.value:
         return None
-    profile = bundle.profile(spec.environment, spec.profile)
-    return bundle.environment.manifest.smoke.cut(profile).budget.seconds
+    return bundle.environment.manifest.cut_to_smoke(spec.profile)
+
+
+def shown_to_codebase(profile: Profile, smoke: Profile | None) -> Profile:
+    """The profile as its codebase sees it: at the size of a smoke, and with the whole budget, so
+    that it plans as it would in a measurement."""
+    if smoke is None:
+        return profile
+    return smoke.model_copy(update={"budget": profile.budget})
 
 
 class SmokeWatch:

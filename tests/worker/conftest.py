@@ -52,6 +52,17 @@ gpus = 2
 memory_gb = 0.5
 budget = { seconds = 60, evaluation_seconds = 30 }
 config = { goal = 3 }
+[profiles.large]
+cpus = 8
+gpus = 2
+memory_gb = 64.0
+budget = { seconds = 600, evaluation_seconds = 120 }
+config = { goal = 3, width = 768 }
+[profiles.large.smoke]
+cpus = 1
+memory_gb = 0.5
+seconds = 4
+config = { width = 8, steps = 2 }
 [profiles.brief]
 cpus = 1
 memory_gb = 0.5

@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from pydantic import ValidationError
 
 from assay.contracts.environment import EnvironmentManifest
 from assay.sandbox import Exit
+from assay.storage.shapes import bound_seconds
+from services.worker.gpus import lock_folder
 from services.worker.smoke import SmokeWatch
 from tests.support.fake_worker_api import Record
 from tests.worker.conftest import Lab
@@ -259,7 +262,7 @@ def test_which_profile_a_smoke_has(
     profiles: dict[str, Any], said: dict[str, Any], name: str, seconds: float
 ) -> None:
     found = manifest(profiles, **said)
-    chosen = found.smoke_profile()
+    chosen = found.smoke_profile(name)
     assert chosen is not None
     assert (chosen[0], chosen[1].budget.seconds) == (name, seconds)
     assert chosen[1].budget.evaluation_seconds == 30
@@ -272,7 +275,92 @@ def test_which_profile_a_smoke_has(
 
 
 def test_an_environment_for_gpus_alone_has_no_smokes() -> None:
-    assert manifest({"paper": sized(900, gpus=8)}).smoke_profile() is None
+    assert manifest({"paper": sized(900, gpus=8)}).smoke_profile("paper") is None
+
+
+SMALL = {"cpus": 2, "memory_gb": 1.5, "config": {"a": 2, "b": 3}}
+
+
+def test_a_profile_with_a_smoke_of_its_own_is_tried_as_itself() -> None:
+    whole = sized(900, gpus=8) | {"cpus": 32, "artifact_gb": 4.0}
+    found = manifest({"tiny": sized(50), "paper": whole | {"smoke": SMALL}, "other": whole})
+    chosen = found.smoke_profile("paper")
+    assert chosen is not None
+    name, small = chosen
+    assert (name, small.cpus, small.gpus, small.memory_gb) == ("paper", 2, 1, 1.5)
+    assert small.config == {"a": 2, "b": 3}
+    assert small.budget.seconds == 90
+    # A host that has not prepared the profile's data has as long for it as a measurement has.
+    measured = manifest({"paper": sized(900, gpus=8)}).profiles["paper"]
+    assert bound_seconds(small) - 90 == bound_seconds(measured)
+    for without in ("tiny", "other"):
+        chosen = found.smoke_profile(without)
+        assert chosen is not None
+        assert (chosen[0], chosen[1].budget.seconds) == ("tiny", 20)
+    again = EnvironmentManifest.model_validate(json.loads(found.model_dump_json()))
+    assert again == found
+    stored = found.model_dump()["profiles"]
+    assert ("smoke" in stored["tiny"], "artifact_gb" in stored["tiny"]) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"gpus": 9}, "smoke.gpus: 9 is more than the 8 of the profile; lower it"),
+        ({"seconds": 901}, "smoke.seconds: 901 is more than the 900"),
+        ({"memory_gb": 3}, "smoke.memory_gb: 3 is more than the 2"),
+        ({"flags": []}, "Extra inputs"),
+    ],
+)
+def test_a_smoke_is_no_larger_than_its_profile(said: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        manifest({"paper": sized(900, gpus=8) | {"smoke": said}})
+
+
+def test_the_codebase_sees_its_own_profile_made_small(lab: Lab) -> None:
+    """On declared devices, since there is no driver."""
+    device = f"GPU-{uuid.uuid4()}"
+    lab.start(gpus=[device])
+    said = """
+config = json.load(open(os.environ["ASSAY_CONFIG"]))
+names = ("PROFILE", "GPUS", "THREADS", "SECONDS")
+print(json.dumps([os.environ[f"ASSAY_{name}"] for name in names]))
+print(json.dumps(config), flush=True)
+"""
+    train = f"{STEPS}{said}point(step=0, loss=2)\npoint(step=1, loss=1)\n{HANG}"
+    record = smoke(lab, train, "large", gpus=1)
+    try:
+        end = lab.api.finished(record, 60)
+    finally:
+        Path(lock_folder(), f"assay-gpu-{device}.lock").unlink(missing_ok=True)
+    assert passed(end) == "stepped"
+    assert record.devices == [device]
+    variables, config = map(json.loads, record.logs["train"].decode().splitlines())
+    assert variables == ["large", "1", "1", "600"]
+    budget = {"seconds": 600.0, "evaluation_seconds": 120.0}
+    assert config == {"goal": 3, "width": 8, "steps": 2, "budget": budget}
+
+
+def test_a_smoke_of_its_own_ends_after_its_own_seconds(lab: Lab) -> None:
+    lab.start(grace_seconds=60)
+    end = lab.api.finished(smoke(lab, HANG, "large"), 60)
+    assert passed(end) == "alive"
+    assert 4 <= end["seconds"] < 60
+
+
+def test_code_that_fails_only_at_the_sizes_of_its_profile_fails_its_smoke(lab: Lab) -> None:
+    lab.start()
+    train = """
+config = json.load(open(os.environ["ASSAY_CONFIG"]))
+if os.environ["ASSAY_PROFILE"] == "large":
+    raise RuntimeError(f"no kernel for width {config['width']}")
+"""
+    assert passed(lab.api.finished(smoke(lab, train, "small"))) == "exited"
+    record = smoke(lab, train, "large")
+    failure = lab.api.finished(record, 60)["failure"]
+    assert (failure["stage"], failure["code"]) == ("train", "crashed")
+    assert failure["message"] == "RuntimeError: no kernel for width 8"
+    assert b"Traceback" in record.logs["train"]
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ class Stack:
         """Ask for a measurement of the codebase with other contents of some files."""
         files = of.codebase | (changes or {})
         codebase = environments.put_codebase(self.store, files)
-        smoke = of.manifest.smoke_profile()
+        smoke = of.manifest.smoke_profile("tiny")
         assert smoke is not None
         name, profile = smoke
         if kind is MeasurementKind.SCORE:

@@ -142,7 +142,9 @@ CHOICES = {
 def load(flags):
     """(config, budget) of $ASSAY_PROFILE with `flags` such as ["--learning_rate", "0.002"].
 
-    The budget is a dict with `seconds` and perhaps `tokens`, from $ASSAY_CONFIG.
+    The budget is a dict with `seconds` and perhaps `tokens`, from $ASSAY_CONFIG. For a smoke, which
+    tries the profile on a small model, that file has `overrides`: they win over flags, and those
+    for fields that this file has no longer are left out.
     """
     profile = os.environ.get("ASSAY_PROFILE", "tiny")
     if profile not in PROFILES:
@@ -153,6 +155,8 @@ def load(flags):
     if "vocab_size" in table:
         config = replace(config, vocab_size=table["vocab_size"])
     config = override(config, flags)
+    smaller = table.get("overrides", {})
+    config = replace(config, **{n: smaller[n] for n in smaller if hasattr(config, n)})
     check(config)
     return config, table.get("budget", {})
 

@@ -291,6 +291,6 @@ def _prepare(
         epoch = session.get(schema.Epoch, (search.id, number))
     if epoch is None or epoch.batch_id is not None:
         return []  # which is refused, or done
-    submission.check_smoke(context, environment, options, search.executor, search.ideator)
+    submission.check_smoke(context, environment, search, options)
     request = searches.epoch_request(search, epoch, options)
     return novelty.find(context, request, environment.name, search.owner)

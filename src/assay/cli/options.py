@@ -47,7 +47,7 @@ MaxGpuHours = Annotated[
 ]
 Preflight = Annotated[
     str,
-    typer.Option(help="off, compile, or smoke: also start each codebase without a GPU, briefly."),
+    typer.Option(help="off, compile, or smoke: also start each codebase, briefly."),
 ]
 Repairs = Annotated[
     int, typer.Option(help="How often a codebase that crashes early goes back to its model.")

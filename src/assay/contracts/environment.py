@@ -116,6 +116,24 @@ class Budget(Manifest):
         )
 
 
+#: What is stored of an artifact whose profile does not say, in GiB.
+ARTIFACT_GB = 0.25
+
+
+class SmokeSize(Manifest):
+    """What a profile is cut to for a smoke: its own classes and data, made small."""
+
+    cpus: int | None = Field(
+        None, ge=1, le=1 << 20, description="By default those of the profile."
+    )
+    gpus: int | None = Field(None, ge=0, le=1 << 20, description="By default 1, or none.")
+    memory_gb: Gigabytes | None = Field(None, description="By default that of the profile.")
+    seconds: Seconds = Field(
+        90, description="A training that is still alive after so much wall clock has passed."
+    )
+    config: JsonObject = Field({}, description="Laid over the profile's `config`, key by key.")
+
+
 #: A wall clock limit of a profile without GPUs may be exceeded by so many times itself, while the
 #: host keeps the program waiting for a processor. What such a profile may use is tokens, steps or
 #: processor time; its wall clock is for what hangs. On GPUs, wall clock is the budget.
@@ -136,6 +154,12 @@ class Profile(Manifest):
     gpus: int = Field(0, ge=0, le=1 << 20)
     memory_gb: Gigabytes = 2.0
     disk_gb: Gigabytes = Field(0.5, description="What training may write; also its artifact.")
+    # Stored only where given: a process of an older version refuses keys that it does not know.
+    artifact_gb: Gigabytes | None = Field(
+        None,
+        exclude_if=_is_none,
+        description=f"Larger artifacts are scored and not stored; {ARTIFACT_GB} by default.",
+    )
     bound: Number | None = Field(
         None, exclude_if=_is_none, description="In place of `bound` of the metric."
     )
@@ -148,6 +172,7 @@ class Profile(Manifest):
     )
     budget: Budget
     config: JsonObject = {}
+    smoke: SmokeSize | None = Field(None, exclude_if=_is_none)
 
     @model_validator(mode="after")
     def _compute_without_gpus(self) -> Profile:
@@ -156,6 +181,19 @@ class Profile(Manifest):
                 "budget: compute, evaluation_compute and artifact are for profiles with gpus = 0; "
                 "a profile with GPUs is held to its wall clock: remove them"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _smoke_is_smaller(self) -> Profile:
+        if self.smoke is None:
+            return self
+        given = self.smoke.model_dump(include=self.smoke.model_fields_set - {"config"})
+        for name, asked in given.items():
+            most = self.budget.seconds if name == "seconds" else getattr(self, name)
+            if asked is not None and asked > most:
+                raise ValueError(
+                    f"smoke.{name}: {asked:g} is more than the {most:g} of the profile; lower it"
+                )
         return self
 
     @property
@@ -185,6 +223,36 @@ class Profile(Manifest):
     def disk_bytes(self) -> int:
         return int(self.disk_gb * (1 << 30))
 
+    @property
+    def artifact_bytes(self) -> int:
+        return int((self.artifact_gb or ARTIFACT_GB) * (1 << 30))
+
+    def cut(self) -> Profile:
+        """Return the profile at the size of its own smoke; itself if it declares none.
+
+        A smoke is not evaluated. What bounds it from claim to end counts the seconds of an
+        evaluation twice, and here they stand for preparing the data on a host that has none: as
+        long as a measurement of the profile would have for that.
+        """
+        smoke = self.smoke
+        if smoke is None:
+            return self
+        budget = self.budget
+        changes = {
+            "seconds": min(budget.seconds, smoke.seconds),
+            "evaluation_seconds": budget.evaluation_seconds + budget.seconds / 2,
+        }
+        return self.model_copy(
+            update={
+                "cpus": smoke.cpus or self.cpus,
+                "gpus": min(self.gpus, 1) if smoke.gpus is None else smoke.gpus,
+                "memory_gb": smoke.memory_gb or self.memory_gb,
+                "artifact_gb": None,  # nothing is stored
+                "budget": budget.model_copy(update=changes),
+                "config": self.config | smoke.config,
+            }
+        )
+
 
 #: A smoke is not evaluated. In the bound from claim to end, which counts these seconds twice, they
 #: stand for preparing the data on a host that has none.
@@ -196,8 +264,8 @@ class SmokeSpec(Manifest):
 
     profile: Name | None = Field(
         None,
-        description="A profile without GPUs; by default `tiny`, else the one of the smallest "
-        "budget.",
+        description="What profiles without a smoke of their own are smoked under: one without "
+        "GPUs; by default `tiny`, else the one of the smallest budget.",
     )
     seconds: Seconds = Field(
         20, description="A training that is still alive after so much wall clock has passed."
@@ -307,14 +375,21 @@ class EnvironmentManifest(Manifest):
             )
         return self
 
-    def smoke_profile(self) -> tuple[str, Profile] | None:
-        """The profile that smokes run under, its budget cut to one; None without a CPU profile."""
+    def smoke_profile(self, profile: str) -> tuple[str, Profile] | None:
+        """Return what codebases for a profile are smoked under, cut to that; None if nothing is.
+
+        It is the profile itself if it declares a smoke, else one without GPUs.
+        """
         usable = self._without_gpus()
-        if not usable:
-            return None
-        smallest = min(usable, key=lambda name: usable[name].budget.seconds)
-        name = self.smoke.profile or ("tiny" if "tiny" in usable else smallest)
-        return name, self.smoke.cut(usable[name])
+        smallest = min(usable, key=lambda name: usable[name].budget.seconds, default=None)
+        other = self.smoke.profile or ("tiny" if "tiny" in usable else smallest)
+        name = other if self.profiles[profile].smoke is None else profile
+        return None if name is None else (name, self.cut_to_smoke(name))
+
+    def cut_to_smoke(self, profile: str) -> Profile:
+        """Return a profile with as much of its size and budget as a smoke under it has."""
+        whole = self.profiles[profile]
+        return self.smoke.cut(whole) if whole.smoke is None else whole.cut()
 
     def _without_gpus(self) -> dict[str, Profile]:
         return {name: profile for name, profile in self.profiles.items() if profile.gpus == 0}

@@ -27,6 +27,7 @@ from assay.sandbox import Limits, SandboxSettings
 from services.worker.hardware import hardware_class, read_cpu
 from tests.environments.conftest import Bundled
 from tests.environments.grpo.conftest import CODEBASE, Done, Train, variables
+from tests.environments.smoking import steps_of_smoke
 
 pytestmark = pytest.mark.slow
 
@@ -347,6 +348,13 @@ def test_a_training_without_checkpoints_is_refused(
     outcome = evaluate(grpo, data, tmp_path / "out")
     assert outcome.failure is not None
     assert outcome.failure.code == "missing_artifact"
+
+
+def test_a_smoke_of_a_gpu_profile_takes_its_steps_on_a_processor(
+    grpo: Bundled, data: Path, tmp_path: Path
+) -> None:
+    """On the model of `tiny`, which is all that differs from quick-gpu but its sizes."""
+    assert len(steps_of_smoke(grpo, data, tmp_path)) > 1
 
 
 def test_every_profile_has_a_configuration_and_keeps_it(code: Any, grpo: Bundled) -> None:
