@@ -75,7 +75,9 @@ class ImplementerSettings(ServiceSettings):
         10, ge=0, description="Pause before what did not start is tried again; doubles."
     )
     max_body_bytes: int = Field(64 << 20, ge=1 << 10)
-    max_artifact_bytes: int = Field(512 << 20, ge=1 << 10)
+    max_artifact_bytes: int = Field(
+        5 << 30, ge=1 << 10, description="S3 takes no more than the default in one request."
+    )
     max_log_bytes: int = Field(
         512 << 20, ge=1 << 20, description="Of a log stream, so many bytes are kept."
     )

@@ -16,6 +16,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -52,8 +53,24 @@ _REFUSALS = 3
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 Model = TypeVar("Model", bound=BaseModel)
 T = TypeVar("T")
-_Body = BaseModel | Path | bytes | None
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """A file to send, in pieces; `check` is asked before each whether to go on."""
+
+    path: Path
+    check: Callable[[], None]
+
+    def chunks(self) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                self.check()
+                yield chunk
+
+
+_Body = BaseModel | _Watched | bytes | None
 
 
 class StaleIncarnation(Conflict):
@@ -187,7 +204,19 @@ class WorkerApi:
         patience: float,
         give_up: threading.Event | None = None,
     ) -> ManifestEntry:
-        """Store a file under its name as an artifact of the attempt."""
+        """Store a file under its name as an artifact of the attempt.
+
+        It is read piece by piece, and a try that was broken off starts anew. `patience` bounds
+        all tries together, the one that is under way included.
+        """
+        deadline = time.monotonic() + patience
+
+        def check() -> None:
+            if time.monotonic() > deadline:
+                raise _Again("there was no time to send it all")
+            if self._given_up(0, give_up):
+                raise _Again("given up")
+
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         where = f"/internal/v1/attempts/{attempt}/artifacts/{path.name}"
@@ -201,9 +230,11 @@ class WorkerApi:
             answer = _accepted(self._once("POST", f"{where}/upload", announced))
             target = _read(UploadTarget, answer)
             if target.url is None:
-                answer = self._once("PUT", where, path, params=params, timeout=120)
+                body = _Watched(path, check)
+                answer = self._once("PUT", where, body, params=params, timeout=120)
                 return _read(ManifestEntry, _accepted(answer))
-            refused.check(self._at_store("PUT", target.url, path, target.headers), exists=412)
+            answer = self._at_store("PUT", target.url, _Watched(path, check), target.headers)
+            refused.check(answer, exists=412)
             return ManifestEntry(name=path.name, bytes=announced.bytes, sha256=sha256)
 
         return self._repeated(f"upload of {path.name}", once, patience, give_up)
@@ -402,15 +433,8 @@ def _content_of(body: _Body) -> tuple[bytes | Iterator[bytes] | None, dict[str, 
     headers = {"Content-Type": "application/octet-stream"}
     if isinstance(body, bytes):
         return body, headers
-    size = body.stat().st_size
-    headers["Content-Length"] = str(size)
-    return (body.read_bytes() if size <= _CHUNK else _chunks(body)), headers
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            yield chunk
+    headers["Content-Length"] = str(body.path.stat().st_size)
+    return body.chunks(), headers
 
 
 def _asked_to_wait(answer: httpx2.Response) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import time
@@ -68,6 +69,10 @@ from services.worker.workspace import (
 _log = logging.getLogger(__name__)
 _GOODBYE_SECONDS = 3.0
 _NEWS_SECONDS = 5.0
+_TO_REPORT_SECONDS = 20.0
+_LEAST_UPLOAD_SECONDS = 2.0
+#: What a disk says that has no room for the archive.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def run_attempt(host: Host, assignment: Assignment) -> None:
@@ -76,6 +81,11 @@ def run_attempt(host: Host, assignment: Assignment) -> None:
     One that a killed worker left (`assignment.journal`) is gone on with where it stands.
     """
     _Attempt(host, assignment).run()
+
+
+def _is_about_bytes(error: Exception) -> bool:
+    """Whether an error says that the bytes of an artifact could not be kept or sent."""
+    return not isinstance(error, OSError) or error.errno in _NO_ROOM
 
 
 class _Attempt:
@@ -255,7 +265,7 @@ class _Attempt:
             self._usage.left(found, stated_parameters(space.out_descriptor))
         checkpoints = tuple(journal.notes.checkpoints)
         if journal.notes.phase is Phase.SCORED:
-            return self._succeeded(space, found, journal)
+            return self._succeeded(space, found, journal, profile)
         request = evaluation_request(
             host, bundle, training, space, config, checkpoints, int(self._facts["evaluation_seed"])
         )
@@ -269,18 +279,22 @@ class _Attempt:
             # Somebody will want to see how it was done.
             last = tuple(c.name for c in checkpoints[-1:])
             stored = collect.without_checkpoints(found, keep=last)
-            return End("failed", failed.failure, artifacts=(self._upload(space, stored),))
+            artifact = self._stored(space, stored, profile)
+            return End("failed", failed.failure, artifacts=(artifact,))
         if self._usage is not None:
             self._facts |= self._usage.facts()
         self._note(journal, phase=Phase.SCORED, metrics=metrics, keep=list(scoring.keep))
         if self._usage is not None and self._usage.reference is None:
             self._usage.references.add(self._usage.used())
-        return self._succeeded(space, found, journal)
+        return self._succeeded(space, found, journal, profile)
 
-    def _succeeded(self, space: Workspace, found: list[collect.Found], journal: Journal) -> End:
+    def _succeeded(
+        self, space: Workspace, found: list[collect.Found], journal: Journal, profile: Profile
+    ) -> End:
         notes = journal.notes
         stored = collect.without_checkpoints(found, keep=notes.keep)
-        return End("succeeded", metrics=notes.metrics, artifacts=(self._upload(space, stored),))
+        artifact = self._stored(space, stored, profile)
+        return End("succeeded", metrics=notes.metrics, artifacts=(artifact,))
 
     def _note(self, journal: Journal, **changes: Any) -> None:
         journal.note(**changes, facts=dict(self._facts), seconds=self._seconds)
@@ -493,10 +507,10 @@ class _Attempt:
 
     def _scan(self, space: Workspace, profile: Profile) -> list[collect.Found]:
         settings = self._host.settings
-        # An environment that asks for more disk than usual leaves checkpoints of that size; how
-        # much of it is stored is another matter.
+        # Checkpoints may fill the disk that the profile has; how much of it is stored is another
+        # matter.
         bounds = collect.Bounds(
-            settings.artifact_files, max(settings.artifact_bytes, profile.disk_bytes)
+            settings.artifact_files, max(profile.artifact_bytes, profile.disk_bytes)
         )
         try:
             collect.normalise(space.out_descriptor)
@@ -538,34 +552,91 @@ class _Attempt:
             self._seconds += scoring.seconds
             self._facts |= scoring.facts
 
-    def _upload(self, space: Workspace, found: list[collect.Found]) -> ManifestEntry:
+    def _stored(
+        self, space: Workspace, found: list[collect.Found], profile: Profile
+    ) -> ManifestEntry:
+        """Store what training left, or else why that is not stored: the result is worth more than
+        the weights, which the codebase can make again."""
         size = sum(f.size for f in found)
-        if size > self._host.settings.artifact_bytes:
-            # The result is worth more than the weights, which the codebase can make again.
-            self._facts["artifact_not_stored"] = size
-            found = [f for f in found if f.name == CURVE_FILE]
+        why = self._too_large(size, profile)
+        if why is not None:
+            curve = [f for f in found if f.name == CURVE_FILE]
+            return self._upload(self._archive(space, curve, self._not_stored(size, why)))
+        try:
+            return self._upload(self._archive(space, found))
+        except (ApiRefused, Unavailable, OSError) as error:
+            if self._assignment.abandon.is_set() or not _is_about_bytes(error):
+                raise
+            _log.warning("%s: its artifact is not stored: %s", self._spec.attempt, error)
+            # The error's own words may quote what was sent: they are in this worker's log.
+            why = f"its {size} bytes could not be stored; the log of the worker says why"
+            self._uploaded = {}
+        # Nothing but the note, which travels with the result: it may be too late for more.
+        note = self._not_stored(size, why)
+        return collect.inline(self._archive(space, [], note, with_logs=False))
+
+    def _too_large(self, size: int, profile: Profile) -> str | None:
+        """Why an artifact of this size is not to be stored, naming both bounds."""
+        allowed, most = profile.artifact_bytes, self._host.settings.artifact_bytes
+        bounds = {"artifact_gb": allowed, "ASSAY_WORKER_ARTIFACT_BYTES": most}
+        passed = [name for name, bound in bounds.items() if size > bound]
+        if not passed:
+            return None
+        return (
+            f"it has {size} bytes, and profile {self._spec.profile!r} allows {allowed} "
+            f"(artifact_gb), this worker {most} (ASSAY_WORKER_ARTIFACT_BYTES): raise "
+            f"{' and '.join(passed)}"
+        )
+
+    def _not_stored(self, size: int, why: str) -> str:
+        """Note in the result that the artifact is not stored; the text for its archive."""
+        note = f"the artifact was scored and not stored: {why}"
+        self._facts |= {"artifact_not_stored": size, "artifact_not_stored_because": note}
+        return note
+
+    def _archive(
+        self,
+        space: Workspace,
+        found: list[collect.Found],
+        note: str = "",
+        *,
+        with_logs: bool = True,
+    ) -> Path:
         # A longer log is read where logs are; here it would outweigh what was trained.
-        sizes = ((path, path.stat().st_size) for path in space.logs.values())
+        sizes = ((path, path.stat().st_size) for path in space.logs.values() if with_logs)
         logs = [path for path, size in sizes if 0 < size <= collect.LOG_BYTES]
         target = space.folder / collect.ARCHIVE
         try:
-            collect.build_archive(space.out_descriptor, found, logs, target)
+            return collect.build_archive(space.out_descriptor, found, logs, target, note=note)
         except collect.UnsafeArtifact as error:
             _log.warning("%s: %r", self._spec.attempt, str(error))
             message = "the artifact changed after training had ended"
             raise AttemptFailed(
                 failure(FailureStage.TRAIN, FailureCode.UNSAFE_ARTIFACT, message)
             ) from error
-        if target.stat().st_size <= INLINE_BYTES:
-            return collect.inline(target)
-        self._uploaded = {target.name: target}
+
+    def _upload(self, archive: Path) -> ManifestEntry:
+        if archive.stat().st_size <= INLINE_BYTES:
+            return collect.inline(archive)
+        self._uploaded = {archive.name: archive}
         return self._host.api.upload(
             self._spec.attempt,
             self._spec.lease_token,
-            target,
-            patience=self._host.settings.finish_seconds,
+            archive,
+            patience=self._seconds_to_upload(),
             give_up=self._assignment.abandon,
         )
+
+    def _seconds_to_upload(self) -> float:
+        """For how long uploads are tried: what the service calls lost is measured again, so the
+        result has to arrive while the attempt is still within its bound."""
+        patience, bound = self._host.settings.finish_seconds, self._spec.bound_seconds
+        notes = self._journal.notes if self._journal is not None else None
+        if not bound or notes is None:
+            return patience
+        began = notes.began if notes.training_began is None else notes.training_began
+        left = bound - (time.monotonic() - began) - _TO_REPORT_SECONDS
+        return max(_LEAST_UPLOAD_SECONDS, min(patience, left))
 
     def _deliver(self, end: End) -> None:
         """Hand the end over, with the telemetry that has not been reported."""
@@ -584,6 +655,19 @@ class _Attempt:
             self._deliver_refusal(error)
 
     def _finish(self, end: End, patience: float) -> None:
+        try:
+            self._report_end(end, patience)
+        except ApiRefused as error:
+            if not self._uploaded:
+                raise
+            # The store may have lost the artifact and take no other; the result is worth more.
+            _log.warning("%s: reported without its artifact: %s", self._spec.attempt, error)
+            self._uploaded = {}
+            size = sum(entry.bytes for entry in end.artifacts)
+            self._not_stored(size, "the service refused it; the log of the worker says why")
+            self._report_end(replace(end, artifacts=()), patience)
+
+    def _report_end(self, end: End, patience: float) -> None:
         body = FinishRequest(
             lease_token=self._spec.lease_token,
             state=end.state,

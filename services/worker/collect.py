@@ -20,6 +20,7 @@ from assay.evaluation.artifact import CURVE_FILE
 from assay.evaluation.checkpoints import FOLDER as CHECKPOINTS
 
 ARCHIVE = "artifact.zip"
+NOT_STORED = "not-stored.txt"
 _DEPTH = 16
 _NAME_CAP = 512
 LOG_BYTES = 8 << 20
@@ -220,10 +221,14 @@ def inline(path: Path) -> ManifestEntry:
     )
 
 
-def build_archive(folder: int, found: list[Found], logs: Iterable[Path], target: Path) -> Path:
+def build_archive(
+    folder: int, found: list[Found], logs: Iterable[Path], target: Path, *, note: str = ""
+) -> Path:
     """Write `target`: the artifact below `artifact/`, the logs below `logs/`.
 
-    The bytes depend on nothing but names and contents (and the version of zlib).
+    It is written piece by piece: the only copy on this host beside what training left. The bytes
+    depend on nothing but names and contents (and the version of zlib). A `note` says why files
+    that whoever opens the archive looks for are not in it.
 
     Raises:
         UnsafeArtifact: a file changed its kind or size since the scan.
@@ -235,6 +240,8 @@ def build_archive(folder: int, found: list[Found], logs: Iterable[Path], target:
         for path in sorted(logs):
             with path.open("rb") as file:
                 _store(archive, f"logs/{path.name}", file.fileno(), path.stat().st_size)
+        if note:
+            archive.writestr(zipfile.ZipInfo(NOT_STORED, _EPOCH), f"{note}\n")
     return target
 
 

@@ -78,7 +78,11 @@ class WorkerSettings(ServiceSettings):
     log_bytes: int = Field(
         256 * MIB, ge=1 << 16, description="Of an output that is longer, its end is kept besides."
     )
-    artifact_bytes: int = Field(256 * MIB, ge=1, description="Larger artifacts are not stored.")
+    artifact_bytes: int = Field(
+        4 << 30,
+        ge=1,
+        description="Larger artifacts are not stored, whatever their profile allows.",
+    )
     artifact_files: int = Field(1000, ge=1)
 
     sync_seconds: float = Field(10, gt=0, le=60, description="Longest time without a sync.")

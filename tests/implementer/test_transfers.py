@@ -8,10 +8,12 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import uvicorn
 from sqlalchemy import select
@@ -19,13 +21,17 @@ from starlette.testclient import TestClient
 
 from assay.contracts.worker import FinishRequest, ManifestEntry
 from assay.domain.errors import Fenced, InvalidInput, NotFound, Unavailable
+from assay.environments.catalog import Catalog
 from assay.storage import schema, workers
-from assay.storage.objects import LocalStore, ObjectStore, attempt_prefix
+from assay.storage.objects import LocalStore, ObjectStore, Upload, attempt_prefix
 from assay.storage.s3 import S3Store
 from services.implementer import intake
 from services.implementer.app import create_app
 from services.implementer.context import Context
+from services.implementer.settings import ImplementerSettings
 from services.worker.api import ApiRefused, WorkerApi
+from services.worker.collect import LOG_BYTES, Found, build_archive, fingerprint, opened_folder
+from services.worker.settings import WorkerSettings
 from services.worker.telemetry import Bulk
 from tests.implementer.conftest import WORKER_TOKEN, given_attempt
 from tests.support.s3_server import FaultyS3
@@ -315,6 +321,120 @@ def test_an_upload_through_the_api_is_not_kept_in_memory(
             worker.upload(attempt.id, attempt.lease_token, large, patience=20)
         assert caught.value.code == "too_large"
     assert not any(p.is_file() for p in (store.folder / "attempts").rglob("*"))
+
+
+class Peak:
+    """How far this process, in which worker and service are, grows while a block runs."""
+
+    def __enter__(self) -> Peak:
+        self._process, self._done = psutil.Process(), threading.Event()
+        self._before = self._most = self._process.memory_info().rss
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._done.wait(0.005):
+            self._most = max(self._most, self._process.memory_info().rss)
+
+    @property
+    def growth(self) -> int:
+        return self._most - self._before
+
+
+@pytest.mark.slow
+def test_300_mb_go_through_worker_and_service_in_little_memory(
+    context: Context, url: str, tmp_path: Path
+) -> None:
+    size = 300 * MIB
+    out = tmp_path / "out"
+    out.mkdir()
+    with (out / "model.pt").open("wb") as file:
+        file.truncate(size)
+
+    (out / "small").write_bytes(os.urandom(8 * MIB))
+    attempt = assign(context)
+
+    def hand_in(name: str, size: int) -> ManifestEntry:
+        """What a worker does with what training left."""
+        found = [Found(name, size)]
+        with opened_folder(str(out)) as folder:
+            assert len(fingerprint(folder, found)) == 64
+            archive = build_archive(folder, found, [], tmp_path / f"{name}.zip")
+        with WorkerApi(url, WORKER_TOKEN) as worker:
+            return worker.upload(attempt.id, attempt.lease_token, archive, patience=300)
+
+    hand_in("small", 8 * MIB)  # loads what is loaded once
+    with Peak() as peak:
+        entry = hand_in("model.pt", size)
+        key = f"{prefix_of(attempt)}/{entry.name}"
+        assert sum(map(len, context.store.stream(key))) == entry.bytes > size
+    assert peak.growth < 64 * MIB
+
+
+def test_a_large_file_is_stored_and_read_in_pieces(
+    context: Context, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = assign(context)
+    pieces: list[int] = []
+    plain = LocalStore.upload
+
+    @contextmanager
+    def counted(store: LocalStore, key: str) -> Iterator[Upload]:
+        with plain(store, key) as upload:
+            write = upload.write
+
+            def counts(data: bytes) -> None:
+                pieces.append(len(data))
+                write(data)
+
+            monkeypatch.setattr(upload, "write", counts)
+            yield upload
+
+    monkeypatch.setattr(LocalStore, "upload", counted)
+    large = tmp_path / "artifact.zip"
+    large.write_bytes(os.urandom(9 * MIB + 1))
+    with WorkerApi(url, WORKER_TOKEN) as worker:
+        entry = worker.upload(attempt.id, attempt.lease_token, large, patience=20)
+        worker.finish(attempt.id, end(attempt, entry), patience=20)
+    assert sum(pieces) >= large.stat().st_size
+    assert max(pieces) <= 2 * MIB
+    key = f"{prefix_of(attempt)}/artifact.zip"
+    assert max(map(len, context.store.stream(key))) <= MIB
+
+
+def test_an_upload_ends_when_the_attempt_is_fenced_or_its_time_is_over(
+    context: Context, url: str, tmp_path: Path
+) -> None:
+    attempt = assign(context)
+    large = tmp_path / "artifact.zip"
+    large.write_bytes(bytes(3 * MIB))
+    fenced = threading.Event()
+    fenced.set()
+    with WorkerApi(url, WORKER_TOKEN) as worker:
+        for more in ({"patience": 20, "give_up": fenced}, {"patience": 0}):
+            with pytest.raises(Unavailable, match=r"given up|no time"):
+                worker.upload(attempt.id, attempt.lease_token, large, **more)
+    assert context.store.stat(f"{prefix_of(attempt)}/artifact.zip") is None
+
+
+def test_the_defaults_of_worker_and_service_let_bundled_environments_store_their_weights() -> None:
+    most = WorkerSettings(token="t").artifact_bytes
+    assert ImplementerSettings().max_artifact_bytes >= most + 2 * LOG_BYTES
+    catalog = Catalog([Path(__file__).parents[2] / "environments"])
+    allowed = {
+        (name, profile): body.artifact_bytes
+        for name in ("grpo", "nanogpt", "toy")
+        for profile, body in catalog.get(name).manifest.profiles.items()
+    }
+    assert max(allowed.values()) <= most
+    assert allowed["nanogpt", "paper"] > 2 * 498_000_000  # final weights, and those at the target
+    assert allowed["grpo", "paper"] > 3_100_000_000
+    assert allowed["nanogpt", "tiny"] == 256 * MIB
 
 
 def test_a_long_log_is_read_back_as_it_was_written(anywhere: Context, url: str) -> None:

@@ -52,6 +52,12 @@ gpus = 2
 memory_gb = 0.5
 budget = { seconds = 60, evaluation_seconds = 30 }
 config = { goal = 3 }
+[profiles.stingy]
+cpus = 1
+memory_gb = 0.5
+artifact_gb = 1.8626451492309571e-06
+budget = { seconds = 20, evaluation_seconds = 10 }
+config = { goal = 3 }
 [profiles.large]
 cpus = 8
 gpus = 2

@@ -1,6 +1,7 @@
 """Attempts from claim to finish, over real HTTP and real processes."""
 
 import base64
+import errno
 import io
 import json
 import os
@@ -11,7 +12,11 @@ from typing import Any
 
 import pytest
 
+from assay.contracts.environment import Profile
 from assay.domain.hashing import derive_seed
+from assay.storage.shapes import bound_seconds
+from services.worker import collect
+from services.worker.settings import WorkerSettings
 from tests.support.fake_worker_api import TOKEN
 from tests.worker.conftest import Lab
 
@@ -167,11 +172,111 @@ def test_an_artifact_that_is_too_large_is_scored_and_not_stored(lab: Lab) -> Non
     train += "(out / 'large').write_bytes(bytes(5000))\nanswer(score=1.0)"
     end = lab.api.finished(lab.submit(train))
     assert end["state"] == "succeeded", end["failure"]
-    assert end["provenance"]["artifact_not_stored"] > 5000
+    facts = end["provenance"]
+    assert facts["artifact_not_stored"] > 5000
+    both = "profile 'small' allows 268435456 (artifact_gb), this worker 1000"
+    assert both in facts["artifact_not_stored_because"]
+    remedy = "(ASSAY_WORKER_ARTIFACT_BYTES): raise ASSAY_WORKER_ARTIFACT_BYTES"
+    assert facts["artifact_not_stored_because"].endswith(remedy)
     archive = zipfile.ZipFile(io.BytesIO(base64.b64decode(end["artifacts"][0]["data"])))
-    assert [n for n in archive.namelist() if n.startswith("artifact/")] == [
-        "artifact/metrics.jsonl"
-    ]
+    assert archive.namelist() == ["artifact/metrics.jsonl", "not-stored.txt"]
+    note = archive.read("not-stored.txt").decode()
+    assert note == f"{facts['artifact_not_stored_because']}\n"
+
+
+@pytest.mark.parametrize(
+    ("size", "most", "remedy"),
+    [
+        (5_000, 1 << 30, "raise artifact_gb"),
+        (5_000, 1_000, "raise artifact_gb and ASSAY_WORKER_ARTIFACT_BYTES"),
+        (1_500, 1_000, "raise ASSAY_WORKER_ARTIFACT_BYTES"),
+    ],
+)
+def test_both_bounds_of_an_artifact_are_named_and_which_to_raise(
+    lab: Lab, size: int, most: int, remedy: str
+) -> None:
+    """Profile `stingy` allows 2,000 bytes."""
+    lab.start(artifact_bytes=most)
+    train = f"(out / 'large').write_bytes(bytes({size}))\nanswer(score=1.0)"
+    end = lab.api.finished(lab.submit(train, profile="stingy"))
+    assert end["metrics"]["score"] == 1.0
+    why = end["provenance"]["artifact_not_stored_because"]
+    allows = f"profile 'stingy' allows 2000 (artifact_gb), this worker {most}"
+    assert allows in why
+    assert why.endswith(f": {remedy}")
+
+
+def test_a_profile_may_allow_more_than_a_quarter_of_a_gigabyte() -> None:
+    budget = {"seconds": 9}
+    assert Profile.model_validate({"budget": budget}).artifact_bytes == 1 << 28
+    large = Profile.model_validate({"budget": budget, "artifact_gb": 4})
+    assert large.artifact_bytes == 4 << 30
+    assert WorkerSettings(token="t").artifact_bytes >= large.artifact_bytes
+    # It has to arrive before the attempt counts as lost.
+    usual = bound_seconds(Profile.model_validate({"budget": budget}))
+    assert bound_seconds(large) - usual == (4 - 0.25) * 1024 / 10
+
+
+NOISE = "import os\n(out / 'noise').write_bytes(os.urandom(3_000_000))\nanswer(score=1.0)"
+
+
+def put_of(method: str, path: str) -> bool:
+    return method == "PUT" and path.endswith("/artifacts/artifact.zip")
+
+
+def test_an_upload_that_breaks_off_is_repeated(lab: Lab) -> None:
+    lab.start()
+    faults: list[int | str] = ["drop", 503, "drop"]
+    lab.api.intercept = lambda method, path: (
+        faults.pop() if faults and put_of(method, path) else None
+    )
+    record = lab.submit(NOISE)
+    end = lab.api.finished(record, 60)
+    assert (end["state"], faults) == ("succeeded", [])
+    assert "artifact_not_stored" not in end["provenance"]
+    assert len(record.uploads["artifact.zip"]) == end["artifacts"][0]["bytes"] > 3_000_000
+
+
+@pytest.mark.parametrize("fault", [503, 422, "drop"])
+def test_a_result_does_not_fail_because_its_artifact_cannot_be_uploaded(
+    lab: Lab, fault: int | str
+) -> None:
+    lab.start(finish_seconds=2)
+    lab.api.intercept = lambda method, path: fault if put_of(method, path) else None
+    end = lab.api.finished(lab.submit(NOISE), 60)
+    assert (end["state"], end["metrics"]["score"]) == ("succeeded", 1.0)
+    facts = end["provenance"]
+    assert facts["artifact_not_stored"] > 3_000_000
+    assert "could not be stored" in facts["artifact_not_stored_because"]
+    archive = zipfile.ZipFile(io.BytesIO(base64.b64decode(end["artifacts"][0]["data"])))
+    assert archive.namelist() == ["not-stored.txt"]
+
+
+def test_an_upload_gives_up_in_time_for_the_result_to_count(lab: Lab) -> None:
+    """After so long the service takes the attempt for lost, and measures it again."""
+    lab.start()
+    lab.api.intercept = lambda method, path: 503 if put_of(method, path) else None
+    record = lab.assign(lab.codebase(NOISE), bound_seconds=20)
+    end = lab.api.finished(record, 60)
+    assert (end["state"], end["metrics"]["score"]) == ("succeeded", 1.0)
+    assert "could not be stored" in end["provenance"]["artifact_not_stored_because"]
+
+
+def test_a_disk_without_room_for_the_archive_costs_the_artifact_alone(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = collect.build_archive
+
+    def full(folder: int, found: Any, *rest: Any, **more: Any) -> Path:
+        if found:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return plain(folder, found, *rest, **more)
+
+    monkeypatch.setattr(collect, "build_archive", full)
+    lab.start()
+    end = lab.api.finished(lab.submit(NOISE), 60)
+    assert (end["state"], end["metrics"]["score"]) == ("succeeded", 1.0)
+    assert "could not be stored" in end["provenance"]["artifact_not_stored_because"]
 
 
 def test_a_long_attempt_reports_while_it_goes_on(lab: Lab) -> None:

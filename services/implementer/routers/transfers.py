@@ -96,7 +96,10 @@ def _check_name(name: str) -> None:
 def _check_size(size: int, context: Context) -> None:
     most = context.settings.max_artifact_bytes
     if size > most:
-        raise InvalidInput(f"an artifact holds at most {most} bytes", code="too_large")
+        raise InvalidInput(
+            f"a stored file holds at most {most} bytes (ASSAY_IMPLEMENTER_MAX_ARTIFACT_BYTES)",
+            code="too_large",
+        )
 
 
 @router.put("/attempts/{attempt}/logs/{stream}", status_code=204)

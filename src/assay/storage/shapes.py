@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from assay.contracts.environment import Profile
+from assay.contracts.environment import ARTIFACT_GB, Profile
 from assay.domain.conditions import Conditions
 from assay.domain.ids import new_id
 from assay.domain.states import MeasurementState
@@ -17,6 +17,8 @@ from assay.storage.rows import insert_missing
 
 #: An attempt's start and its end, on top of what training and evaluation may take.
 MARGIN_SECONDS = 60.0
+#: What an artifact larger than usual may take to be stored, on top of that.
+UPLOAD_BYTES_PER_SECOND = 10 << 20
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,9 @@ def bound_seconds(profile: Profile) -> float:
     bound = budget.seconds + 2 * budget.evaluation_seconds
     if budget.is_relative:
         bound += REFERENCE_RUNS * (budget.seconds + budget.evaluation_seconds)
-    return (1 + profile.patience) * bound + MARGIN_SECONDS
+    more_bytes = max(0, profile.artifact_bytes - int(ARTIFACT_GB * (1 << 30)))
+    upload = more_bytes / UPLOAD_BYTES_PER_SECOND
+    return (1 + profile.patience) * bound + MARGIN_SECONDS + upload
 
 
 def find(session: Session, setting: Setting, profile: Profile, *, needs_isolation: bool) -> str:
