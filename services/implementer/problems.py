@@ -18,6 +18,7 @@ from assay.domain.errors import (
     Fenced,
     FieldError,
     Forbidden,
+    Gone,
     InvalidInput,
     NotFound,
     TooMany,
@@ -31,6 +32,7 @@ MEDIA_TYPE = "application/problem+json"
 _STATUS: list[tuple[type[AssayError], int, str]] = [
     (InvalidInput, 422, "The request is not valid"),
     (NotFound, 404, "Not found"),
+    (Gone, 410, "Removed"),
     (Forbidden, 403, "Not allowed"),
     (Fenced, 409, "The lease has passed to somebody else"),
     (Conflict, 409, "Not possible in the current state"),

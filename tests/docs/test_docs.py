@@ -21,7 +21,7 @@ from assay.contracts.environment import EnvironmentManifest
 from assay.domain.failure_codes import FailureCode
 from assay.evaluation import Rejection
 from assay.storage.database import FAULTS
-from assay.storage.settings import ServerSettings
+from assay.storage.settings import RetentionSettings, ServerSettings
 from assay.telemetry import LogSettings
 from services.implementer.settings import ImplementerSettings
 from services.local.settings import LocalSettings
@@ -33,6 +33,7 @@ SETTINGS: list[type[BaseSettings]] = [
     ImplementerSettings,
     LocalSettings,
     LogSettings,
+    RetentionSettings,
     SchedulerSettings,
     ServerSettings,
     WorkerSettings,

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from starlette.testclient import TestClient
 from assay.contracts.worker import FinishRequest, ManifestEntry
 from assay.domain.errors import Fenced, InvalidInput, NotFound, Unavailable
 from assay.environments.catalog import Catalog
-from assay.storage import schema, workers
+from assay.storage import retention, schema, workers
 from assay.storage.objects import LocalStore, ObjectStore, Upload, attempt_prefix
+from assay.storage.retention import Retention
 from assay.storage.s3 import S3Store
 from services.implementer import intake
 from services.implementer.app import create_app
@@ -271,6 +273,45 @@ def test_the_manifest_is_the_last_object_of_an_attempt(
     assert mine[:3] == ["artifact.zip", "small.txt", "manifest.json"]
     conditions = [h.get("if-none-match") for m, p, h in faulty_s3.requests if "manifest.json" in p]
     assert set(conditions) == {"*"}
+
+
+def test_what_was_removed_is_said_with_a_remedy(
+    anywhere: Context, url: str, weights: Path
+) -> None:
+    attempt = assign(anywhere)
+    with WorkerApi(url, WORKER_TOKEN) as worker:
+        entry = worker.upload(attempt.id, attempt.lease_token, weights, patience=20)
+        worker.finish(attempt.id, end(attempt, entry), patience=20)
+    path = f"/v1/measurements/{attempt.measurement_id}/artifacts/artifact.zip"
+    with TestClient(create_app(anywhere)) as api:
+        experiment = api.get("/v1/experiments").json()["data"][0]["id"]
+
+        def listed() -> Any:
+            return api.get(f"/v1/experiments/{experiment}/result").json()["artifacts"]
+
+        assert [file["removed_at"] for file in listed()] == [None]
+        rules = Retention(best=0, large_bytes=MIB, after=timedelta(days=-1))
+        assert retention.apply(anywhere.db, anywhere.store, rules).files == 1
+        answer = api.get(path)
+        assert (answer.status_code, answer.json()["code"]) == (410, "artifact_removed")
+        assert "`assay experiment confirm`" in answer.json()["detail"]
+        assert "ASSAY_RETENTION_BEST" in answer.json()["detail"]
+        (file,) = listed()
+        assert datetime.fromisoformat(file["removed_at"]).tzinfo is not None
+        assert file["bytes"] == entry.bytes
+
+
+def test_what_is_lost_is_not_said_to_be_removed(context: Context, url: str, weights: Path) -> None:
+    attempt = assign(context)
+    with WorkerApi(url, WORKER_TOKEN) as worker:
+        entry = worker.upload(attempt.id, attempt.lease_token, weights, patience=20)
+        worker.finish(attempt.id, end(attempt, entry), patience=20)
+    context.store.remove(f"{prefix_of(attempt)}/artifact.zip")
+    with TestClient(create_app(context)) as api:
+        path = f"/v1/measurements/{attempt.measurement_id}/artifacts/artifact.zip"
+        answer = api.get(path)
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+    assert "Restore it from a backup" in answer.json()["detail"]
 
 
 def announce(attempt: schema.Attempt, **changes: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from assay.contracts.base import Page
 from assay.contracts.batch import MeasurementBody, SystemSample
-from assay.domain.errors import NotFound
+from assay.domain.errors import Gone, NotFound
 from assay.domain.states import MeasurementState
 from assay.storage import caps, retries, schema
 from assay.storage.rows import get
@@ -161,16 +161,27 @@ def artifact(
     """A stored file. It was written by the codebase: treat it as hostile."""
     with context.db.read() as session:
         visible_measurement(session, measurement_id, owner)
-        names = [a.name for a in artifact_bodies(session, measurement_id)]
+        files = {a.name: a for a in artifact_bodies(session, measurement_id)}
         result = session.get(schema.Result, measurement_id)
         stored = session.get(schema.Artifacts, result.attempt_id) if result else None
-    if stored is None or name not in names:
-        listed = ", ".join(names) or "none"
+    if stored is None or name not in files:
+        listed = ", ".join(files) or "none"
         raise NotFound(f"measurement {measurement_id} has no artifact {name!r}; it has: {listed}")
+    removed_at = files[name].removed_at
+    if removed_at is not None:
+        raise Gone(
+            f"{name} of measurement {measurement_id} was removed on {removed_at:%Y-%m-%d}: it is "
+            "large, and only the best of an environment, profile and hardware class are kept "
+            "(ASSAY_RETENTION_BEST). `assay experiment confirm` measures its codebase again and "
+            "keeps what that leaves"
+        )
     key = f"{stored.prefix}/{name}"
     stat = context.store.stat(key)
     if stat is None:
-        raise NotFound(f"the object {key} is not in the store")
+        raise NotFound(
+            f"{name} of measurement {measurement_id} is lost: the object store lacks {key}. "
+            "Restore it from a backup"
+        )
     headers = {
         "Content-Disposition": "attachment",
         "Content-Length": str(stat.size),

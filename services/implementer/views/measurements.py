@@ -21,6 +21,7 @@ from assay.contracts.worker import Device, DeviceTrouble, WorkerBody
 from assay.domain.metrics import Direction, is_better
 from assay.domain.rounding import shown_metrics, shown_provenance
 from assay.storage import caps, conditions, environments, samples, schema, searches
+from assay.storage.retention import REMOVED_AT
 from services.implementer.context import Context
 from services.implementer.views.batches import batch_body, dollars, usage
 
@@ -86,6 +87,7 @@ def artifact_bodies(session: Session, measurement_id: str) -> list[ArtifactBody]
             bytes=file["bytes"],
             sha256=file["sha256"],
             url=f"/v1/measurements/{measurement_id}/artifacts/{file['name']}",
+            removed_at=file.get(REMOVED_AT),
         )
         for file in (stored.files if stored else [])
     ]

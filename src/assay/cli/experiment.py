@@ -144,9 +144,9 @@ def result(
         made.add_row(*map(cell, cells))
     files = table("file", "bytes", "sha256", "url", title="Artifacts")
     for artifact in body.artifacts:
-        files.add_row(
-            *map(cell, (artifact.name, artifact.bytes, artifact.sha256[:12], artifact.url))
-        )
+        removed = artifact.removed_at and f"removed on {artifact.removed_at:%Y-%m-%d}"
+        place = removed or artifact.url
+        files.add_row(*map(cell, (artifact.name, artifact.bytes, artifact.sha256[:12], place)))
     line = (
         f"{body.metric_name} {format_number(body.metric)} ({body.direction}), "
         f"effect {format_effect(body.comparison)}, {format_verdict(body.comparison)}, "

@@ -543,6 +543,9 @@ class ArtifactBody(Resource):
     bytes: int
     sha256: str
     url: str
+    removed_at: datetime | None = Field(
+        None, description="When it was removed, because better results took its place."
+    )
 
 
 class CurvePoint(Resource):

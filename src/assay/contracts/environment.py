@@ -131,7 +131,7 @@ class SmokeSize(Manifest):
     seconds: Seconds = Field(
         90, description="A training that is still alive after so much wall clock has passed."
     )
-    config: JsonObject = Field({}, description="Laid over the profile's `config`, key by key.")
+    config: JsonObject = {}  # laid over the profile's, key by key
 
 
 #: A wall clock limit of a profile without GPUs may be exceeded by so many times itself, while the

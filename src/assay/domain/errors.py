@@ -3,6 +3,7 @@
 AssayError                      base; `.code` is stable, the message says what to do next
 ├── InvalidInput                a field of a request, file or flag is wrong (HTTP 422 / exit 2)
 ├── NotFound                    the named thing does not exist (404)
+├── Gone                        the thing was there and has been removed on purpose (410)
 ├── Conflict                    the thing is in a state that does not allow this (409)
 ├── Forbidden                   the sender may not do this (403)
 ├── Fenced                      the lease token is no longer the live one (409)
@@ -58,6 +59,12 @@ class NotFound(AssayError):
     """There is no such thing."""
 
     code = "not_found"
+
+
+class Gone(AssayError):
+    """This was removed on purpose."""
+
+    code = "artifact_removed"
 
 
 class Conflict(AssayError):

@@ -594,7 +594,7 @@ RULES: Final[Mapping[FailureCode, FailureRules]] = {
         "The API refused a request of the worker.", blame=Blame.SERVICE
     ),
     FailureCode.REPORT_REFUSED: _again(
-        "The API refused the end of the attempt, for example an artifact larger than it takes.",
+        "The API refused the end of the attempt, also without its artifact.",
         blame=Blame.SERVICE,
     ),
     FailureCode.UNAVAILABLE: _again(

@@ -1,8 +1,10 @@
-"""Remove what nobody can reach from the object store: `python -m assay.storage.garbage --days 30`.
+"""Remove from the object store what nobody can reach, and large artifacts of results that are not
+among the best: `python -m assay.storage.garbage --days 30`.
 
 A process that is killed between its last object and the row that names it leaves the object
 behind; so does an attempt that was fenced. Such objects are harmless: readers follow rows and
-never list. They are removed when they are older than any work that might still name them.
+never list. They are removed when they are older than any work that might still name them. Which
+artifacts are large, and which of them are kept, is in `retention`.
 """
 
 from __future__ import annotations
@@ -10,18 +12,20 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from assay.domain.errors import AssayError
 from assay.domain.states import LIVE_ATTEMPT
-from assay.storage import schema
+from assay.storage import retention, schema
 from assay.storage.database import Database
-from assay.storage.objects import Listed, ObjectStore
+from assay.storage.objects import Listed, LocalStore, ObjectStore
+from assay.storage.retention import REMOVED_AT
 
 _log = logging.getLogger(__name__)
 _AT_ONCE = 500
@@ -89,11 +93,14 @@ def _attempt_keys(session: Session, items: list[Listed]) -> set[str]:
     """Those of the objects below attempts that a manifest or a log names, or still may."""
     attempts = {item.key: _attempt(item.key) for item in items}
     ids = set(attempts.values())
-    stored = set(
-        session.scalars(
-            select(schema.Artifacts.prefix).where(schema.Artifacts.attempt_id.in_(ids))
+    removed: dict[str, set[str]] = {
+        prefix: {file["name"] for file in files if REMOVED_AT in file}
+        for prefix, files in session.execute(
+            select(schema.Artifacts.prefix, schema.Artifacts.files).where(
+                schema.Artifacts.attempt_id.in_(ids)
+            )
         )
-    )
+    }
     live = set(
         session.scalars(
             select(schema.Attempt.id).where(
@@ -108,10 +115,14 @@ def _attempt_keys(session: Session, items: list[Listed]) -> set[str]:
     return {
         key
         for key, attempt in attempts.items()
-        if attempt in live
-        or key in logs
-        or ("/logs/" not in key and key.rpartition("/")[0] in stored)
+        if attempt in live or key in logs or ("/logs/" not in key and _is_stored(key, removed))
     }
+
+
+def _is_stored(key: str, removed: Mapping[str, Collection[str]]) -> bool:
+    """Whether a key is of an attempt with a manifest, and was not removed."""
+    prefix, _, name = key.rpartition("/")
+    return prefix in removed and name not in removed[prefix]
 
 
 def _attempt(key: str) -> str:
@@ -121,24 +132,41 @@ def _attempt(key: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command: for the servers that `ASSAY_SERVER_…` names."""
-    from assay.storage.opening import open_store
-    from assay.storage.settings import ServerSettings
+    """The command: for the servers that `ASSAY_SERVER_…` names, or for a data folder."""
+    from assay.storage.settings import RetentionSettings
 
     parser = argparse.ArgumentParser(prog="python -m assay.storage.garbage", description=__doc__)
     parser.add_argument("--days", type=float, default=30.0, help="leave alone what is younger")
+    parser.add_argument("--data-dir", type=Path, help="of `assay serve`, instead of servers")
     given = parser.parse_args(arguments)
-    settings = ServerSettings()
-    db = Database(settings.database_url.get_secret_value())
+    rules = RetentionSettings().rules
+    db, store = _opened(given.data_dir)
     try:
-        removed = collect(db, open_store(settings), timedelta(days=given.days))
+        large = retention.apply(db, store, rules)
+        removed = collect(db, store, timedelta(days=given.days))
     except AssayError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     finally:
         db.dispose()
-    sys.stdout.write(f"{removed.objects} objects removed, {removed.bytes} bytes\n")
+    sys.stdout.write(
+        f"{removed.objects} objects removed, {removed.bytes} bytes; "
+        f"{large.files} large artifacts removed, {large.bytes} bytes\n"
+    )
     return 0
+
+
+def _opened(data_dir: Path | None) -> tuple[Database, ObjectStore]:
+    from assay.storage.opening import open_database, open_store
+    from assay.storage.settings import ServerSettings
+
+    if data_dir is None:
+        settings = ServerSettings()
+        return open_database(settings), open_store(settings)
+    file = data_dir / "assay.db"
+    if not file.is_file():
+        raise SystemExit(f"--data-dir: there is no {file}; name the folder of `assay serve`")
+    return Database(f"sqlite:///{file}"), LocalStore(data_dir / "objects")
 
 
 if __name__ == "__main__":

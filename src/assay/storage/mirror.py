@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assay.domain.errors import AssayError, Unavailable
+from assay.domain.errors import AssayError, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from assay.storage.objects import ObjectStore
@@ -34,11 +34,14 @@ def mirror(source: ObjectStore, target: ObjectStore) -> int:
         there = target.stat(key)
         if there is not None and there.size == size:
             return False
-        with target.upload(key) as upload:
-            for part in source.stream(key):
-                upload.write(part)
-            if not upload.commit():
-                raise Unavailable(f"{key} is in the way: another object has its name")
+        try:
+            with target.upload(key) as upload:
+                for part in source.stream(key):
+                    upload.write(part)
+                if not upload.commit():
+                    raise Unavailable(f"{key} is in the way: another object has its name")
+        except NotFound:  # garbage that was removed since it was listed
+            return False
         return True
 
     with ThreadPoolExecutor(AT_ONCE) as pool:

@@ -1,7 +1,8 @@
-"""Settings that all servers share, from `ASSAY_SERVER_*` environment variables."""
+"""Settings that all servers share (`ASSAY_SERVER_*`), and what is kept (`ASSAY_RETENTION_*`)."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,8 +13,25 @@ from sqlalchemy.exc import ArgumentError
 
 from assay.broker import BrokerAddress
 from assay.settings import ServiceSettings
+from assay.storage.retention import Retention
 
 PREFIX = "ASSAY_SERVER_"
+
+
+class RetentionSettings(ServiceSettings):
+    """Which large artifacts `python -m assay.storage.garbage` keeps."""
+
+    model_config = SettingsConfigDict(env_prefix="ASSAY_RETENTION_", extra="forbid")
+
+    best: int = Field(
+        10, ge=0, description="So many of each environment, profile and hardware class."
+    )
+    large_bytes: int = Field(64 << 20, ge=1, description="Smaller ones are kept for ever.")
+    days: float = Field(1.0, ge=0, description="After the end of an attempt, all of it is kept.")
+
+    @property
+    def rules(self) -> Retention:
+        return Retention(self.best, self.large_bytes, timedelta(days=self.days))
 
 
 class ServerSettings(ServiceSettings):
