@@ -1,7 +1,5 @@
-"""Every hyper-parameter, in one place.
-
-`Config` is the published recipe. The other profiles say what they change. A flag of launch.py
-overrides a field of whichever profile runs: `--learning_rate 3e-5`.
+"""Every hyper-parameter. `Config` is the published recipe; the other profiles say what they change.
+A flag of launch.py overrides a field of whichever profile runs: `--learning_rate 3e-5`.
 """
 
 import dataclasses
