@@ -3,8 +3,9 @@
 Writes problems (JSON lines of `problem` and `answer`) into `DIR/train`, `DIR/search` and
 `DIR/sealed`, and the model to start from, a Hugging Face folder, into `DIR/train/model`.
 
-The profiles `tiny` and `quick-gpu` have a secret arithmetic; their model is trained here. The
-others are the MATH problems and Qwen2.5-Math-1.5B, from $ASSAY_DATASETS or the Hugging Face hub.
+The profiles `tiny` and `quick-gpu` have a secret arithmetic; their model is trained here, on one
+thread of a CPU. The others are the MATH problems and Qwen2.5-Math-1.5B, from $ASSAY_DATASETS or
+the Hugging Face hub.
 $ASSAY_HELD_OUT_KEY decides what is generated: the arithmetic, with it all splits and the model,
 and the probe of MATH.
 """
@@ -27,6 +28,10 @@ HERE = Path(__file__).resolve().parent
 Problem = tuple[str, str]
 # One of so many problems may only be held out: neither demonstrations nor training use it.
 REGIONS = 5
+# The same instructions on every x86-64 processor. torch and MKL choose by what a processor has,
+# and then sums differ in their last digits. COMPATIBLE is the one branch of MKL that is the same
+# on processors of Intel and of others; it takes twice the time.
+PORTABLE = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "COMPATIBLE"}
 
 
 def write(folder: Path, name: str, problems: list[Problem]) -> None:
@@ -59,7 +64,7 @@ def generated(
     return splits
 
 
-def prepare_arithmetic(config: dict[str, Any], out: Path, key: str, gpus: int) -> None:
+def prepare_arithmetic(config: dict[str, Any], out: Path, key: str) -> None:
     from sources import arithmetic, warm_start
 
     settings = warm_start.WarmStart(**config["warm_start"])
@@ -69,10 +74,8 @@ def prepare_arithmetic(config: dict[str, Any], out: Path, key: str, gpus: int) -
     splits = generated(rule, settings.digits, counts | {"checked": 1000}, key)
     for split in counts:
         write(out / split, "problems.jsonl", splits[split])
-    # By the profile, not by what is there: `tiny` starts from the same weights on every host.
-    device = "cuda" if gpus else "cpu"
     folder = out / "train" / "model"
-    warm_start.make(settings, rule, splits["checked"], held_out, folder, device)
+    warm_start.make(settings, rule, splits["checked"], held_out, folder)
 
 
 def prepare_math(config: dict[str, Any], out: Path, key: str) -> None:
@@ -112,7 +115,11 @@ def main() -> None:
     config = profile["config"]
     key = os.environ.get("ASSAY_HELD_OUT_KEY", "")
     if "warm_start" in config:
-        prepare_arithmetic(config, arguments.out, key, profile.get("gpus", 0))
+        if profile.get("gpus"):
+            # A class of GPUs says nothing about the processors beside them. Without GPUs the
+            # instructions are the hardware class.
+            os.environ |= PORTABLE  # before torch is imported, which reads them
+        prepare_arithmetic(config, arguments.out, key)
     else:
         prepare_math(config, arguments.out, key)
     describe_model(arguments.out)

@@ -44,7 +44,7 @@ from services.worker.failures import (
 from services.worker.gpus import NO_GPUS, GpuLease
 from services.worker.host import Host
 from services.worker.journal import SOURCE, Journal, Phase, new_notes
-from services.worker.provenance import facts_of, held_out_facts
+from services.worker.provenance import data_facts, facts_of
 from services.worker.reporter import Reporter
 from services.worker.sampler import Sampler
 from services.worker.scoring import Scoring, evaluation_request
@@ -245,7 +245,7 @@ class _Attempt:
         host.check(spec)
         data = host.bundles.data(bundle, spec.profile)
         seconds = None if smoke is None else smoke.budget.seconds
-        self._facts |= held_out_facts(host, data) if smoke is None else {}
+        self._facts |= data_facts(host, data) if smoke is None else {}
         config = profile.config | {"budget": profile.budget.model_dump(exclude_none=True)}
         space, journal = self._open(stack, bundle, profile, config)
         self._start_reporter(space, stack, journal.notes.began)

@@ -30,15 +30,18 @@ def facts_of(host: Host, spec: AttemptSpec) -> dict[str, Any]:
         "torch": host.info["torch"],
         "numpy": host.info["numpy"],
         "evaluation": host.info["evaluation"],
+        # Environments may sample with it: another version gives other numbers.
+        **({"vllm": vllm} if (vllm := host.info["packages"].get("vllm")) else {}),
         "worker": host.settings.name,
         "host": host.info["host"],
     }
 
 
-def held_out_facts(host: Host, data: Path) -> dict[str, Any]:
-    """What the number is scored on: hashes of the prepared splits."""
+def data_facts(host: Host, data: Path) -> dict[str, Any]:
+    """Hashes of the prepared splits: what is trained on (start weights included) and scored on."""
     return {
         "held_out_key": bool(host.settings.held_out_key.get_secret_value()),
+        "train": host.bundles.fingerprint(data / "train"),
         "held_out": host.bundles.fingerprint(data / "search"),
         "sealed": host.bundles.fingerprint(data / "sealed"),
     }

@@ -7,6 +7,7 @@ import json
 import os
 import time
 import zipfile
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,9 @@ def test_success_carries_metric_curve_log_and_provenance(lab: Lab) -> None:
     assert facts["seed"] == 7
     assert facts["evaluation_seed"] == derive_seed(7, "evaluation")
     assert facts["hardware_class"] == "cpu-test"
+    hashes = {facts[split] for split in ("train", "held_out", "sealed")}
+    assert len(hashes) == 3
+    assert {len(each) for each in hashes} == {64}
     assert 0 < facts["train_seconds"] < 15
     assert end["seconds"] == pytest.approx(facts["train_seconds"] + facts["evaluation_seconds"])
     with zipfile.ZipFile(io.BytesIO(record.uploads["artifact.zip"])) as archive:
@@ -99,6 +103,25 @@ def test_success_carries_metric_curve_log_and_provenance(lab: Lab) -> None:
         assert archive.namelist() == names
         assert archive.read("logs/train.log") == record.logs["train"]
     assert end["artifacts"][0]["bytes"] == len(record.uploads["artifact.zip"])
+
+
+@pytest.mark.parametrize("installed", [None, "0.11.0"])
+def test_provenance_has_vllms_version_where_it_is_installed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, installed: str | None
+) -> None:
+    version = metadata.version
+
+    def fake(name: str) -> str:
+        if name != "vllm":
+            return version(name)
+        if installed is None:
+            raise metadata.PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setattr(metadata, "version", fake)
+    lab.start()
+    end = lab.api.finished(lab.submit("answer(score=1.0)"))
+    assert end["provenance"].get("vllm", "absent") == (installed or "absent")
 
 
 def test_a_short_attempt_costs_three_requests(lab: Lab) -> None:

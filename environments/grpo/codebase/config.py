@@ -27,8 +27,8 @@ class Config:
     prompt: str = "r1_zero.txt"
     # Text that ends a completion, and stays in it.
     stop: str = "</answer>"
-    # "own" samples with generate.py, "vllm" with vLLM, "auto" with vLLM where it can.
-    engine: str = "auto"
+    # "own" samples with generate.py, "vllm" with vLLM, which has to be installed.
+    engine: str = "own"
     # Rows sampled at once; their keys and values have to fit beside the training state.
     rollout_rows: int = 512
 
@@ -72,6 +72,12 @@ class Config:
     grad_clip: float = 0.0
     # Weights on the GPU; a CPU computes in float32.
     dtype: str = "bfloat16"
+    # Positions whose logits are held at once: those of 1,024 take 0.6 GB in float32, and are made
+    # again for their gradient. 0: all of a microbatch.
+    logit_positions: int = 1024
+    # True holds the activations of one layer at a time and makes the others again for their
+    # gradient: a third more compute for 15 GB less, see README.md.
+    recompute_layers: bool = False
 
     # --- Leaving results ---
     # Checkpoints over the run, evenly spaced over `steps`; the evaluator looks at no more than its
@@ -94,6 +100,7 @@ class Tiny(Config):
     max_new_tokens: int = 18
     prompt: str = "tiny.txt"
     microbatch_size: int = 64
+    logit_positions: int = 0
     learning_rate: float = 0.0004
     grad_clip: float = 1.0
     checkpoints: int = 4
@@ -102,7 +109,7 @@ class Tiny(Config):
 
 @dataclass(frozen=True)
 class QuickGpu(Tiny):
-    """The same with 10 M parameters and longer numbers: two minutes of a 24 GB card."""
+    """The same with 3 M parameters and longer numbers: two minutes of a 24 GB card."""
 
     steps: int = 200
     prompts_per_step: int = 128
@@ -117,7 +124,7 @@ class QuickGpu(Tiny):
 
 PROFILES = {"tiny": Tiny, "quick-gpu": QuickGpu, "single-gpu": Config, "paper": Config}
 CHOICES = {
-    "engine": ("auto", "own", "vllm"),
+    "engine": ("own", "vllm"),
     "loss_type": ("grpo_clip", "reinforce_with_baseline", "no_baseline"),
     "loss_normalizer": ("tokens", "constant"),
     "dtype": ("bfloat16", "float32"),

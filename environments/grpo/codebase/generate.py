@@ -16,6 +16,8 @@ import torch
 
 # The cache is attended to in full; on a GPU only up to the next multiple of this.
 SPAN = 256
+# A cumulative sum over a larger vocabulary goes by blocks of so many tokens.
+BLOCK = 128
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,41 @@ def pick(logits, numbers, temperature, top_p):
         ordered[ordered.cumsum(-1) - ordered >= top_p] = 0.0
         p = torch.zeros_like(p).scatter_(-1, order, ordered)
         logp = (p / p.sum(-1, keepdim=True)).log()
+    tokens = pass_by_blocks(p, numbers) if p.size(-1) > BLOCK else pass_all(p, numbers)
+    return tokens, logp.gather(-1, tokens[:, None])[:, 0]
+
+
+def pass_all(p, numbers):
+    """Where the cumulative sums of p (B, V) pass `numbers` (B,) times its sum: tokens (B,)."""
     passed = p.cumsum(dim=-1)  # (B, V)
     # The last value is 1 but for rounding; scaled by it, no number can pass all tokens.
     tokens = torch.searchsorted(passed, (numbers * passed[:, -1])[:, None], right=True)[:, 0]
-    tokens = tokens.clamp(max=logits.size(-1) - 1)
-    return tokens, logp.gather(-1, tokens[:, None])[:, 0]
+    return tokens.clamp(max=p.size(-1) - 1)
+
+
+def pass_by_blocks(p, numbers):
+    """The same for a large vocabulary: first the block, then the token in it.
+
+    A cumulative sum over 150,000 tokens is slow on a GPU, which adds up whole blocks in one pass.
+    It is less exact, too: small probabilities are added to sums near 1.
+    """
+    rest = -p.size(-1) % BLOCK
+    blocks = (torch.nn.functional.pad(p, (0, rest)) if rest else p).unflatten(-1, (-1, BLOCK))
+    passed = blocks.sum(dim=-1).cumsum(dim=-1)  # (B, V / BLOCK)
+    wanted = (numbers * passed[:, -1])[:, None]  # (B, 1)
+    block = passing(passed, wanted)
+    before = torch.nn.functional.pad(passed, (1, 0)).gather(-1, block)
+    own = blocks[torch.arange(len(p), device=p.device), block[:, 0]].cumsum(dim=-1)  # (B, BLOCK)
+    return (block * BLOCK + passing(own, wanted - before))[:, 0]
+
+
+def passing(sums, wanted):
+    """The places (B, 1) where `sums` (B, n), which only grow, pass `wanted` (B, 1).
+
+    Rounding may put `wanted` at the end of them: then the last place where they still grew.
+    """
+    places = torch.searchsorted(sums, wanted, right=True)
+    return torch.minimum(places, torch.searchsorted(sums, sums[:, -1:].contiguous()))
 
 
 class Sampler:
@@ -82,7 +114,7 @@ class Sampler:
         self.graphed = self.device.type == "cuda"
         # Looking for the end needs the tokens on the host: on a GPU that is worth a few in vain.
         self.check_every = 16 if self.graphed else 1
-        self.cache = None
+        self.cache, self.logits, self.pool = None, None, None
         self.graphs = {}
         self.ends = {}
 
@@ -106,13 +138,27 @@ class Sampler:
             texts=sum((p.texts for p in parts), []),
         )
 
+    def release(self):
+        """Give the GPU's memory back until the next `sample`, which takes seconds to make cache and
+        graphs anew. A CPU keeps its cache: there memory is not short."""
+        if self.graphed:
+            self._drop()
+            torch.cuda.empty_cache()  # what graphs took is theirs alone until then
+
+    def _drop(self):
+        """Forget the cache, and the graphs with it: they hold its address."""
+        self.graphs.clear()
+        self.cache, self.logits = None, None
+
     def _reserve(self, rows, length):
-        """Make room in the cache; graphs hold its address, so they go with the old one."""
+        """Make room in the cache."""
         length = -(-length // SPAN) * SPAN if self.graphed else length
         if self.cache is None or self.cache.size(2) < rows or self.cache.size(4) < length:
-            self.graphs.clear()
-            self.cache = None  # before the new one is made: both may not fit
+            self._drop()  # before the new one is made: both may not fit
             self.cache = self.model.new_cache(rows, length)
+            if self.graphed:
+                self.logits = self.cache.new_zeros(rows, self.model.config.vocab_size)
+                self.pool = torch.cuda.graph_pool_handle()
 
     def _wave(self, prompts, copies, numbers, how):
         rows = _Rows(len(prompts) * copies, how.max_new, self.device)
@@ -143,8 +189,8 @@ class Sampler:
         hidden = self.model.hidden(padded, cache)  # (P, width, C)
         lengths = lengths.to(self.device)
         logits = self.model.logits(hidden[torch.arange(len(prompts)), lengths - 1])  # (P, V)
-        cache = cache.repeat_interleave(copies, dim=2)
-        self.cache[:, :, : cache.size(2), :, :width] = cache
+        for own, read in zip(self.cache, cache):  # layer by layer: all copies at once may not fit
+            own[:, : len(prompts) * copies, :, :width] = read.repeat_interleave(copies, dim=1)
         return logits.repeat_interleave(copies, 0), lengths.repeat_interleave(copies)
 
     def _decode(self, tokens, positions, span):
@@ -154,7 +200,8 @@ class Sampler:
             return self.model.decode(tokens, positions, self.cache[:, :, :rows, :, :span])
         span = -(-span // SPAN) * SPAN
         if (rows, span) not in self.graphs:
-            self.graphs[rows, span] = _Graph(self.model, self.cache[:, :, :rows, :, :span])
+            cache, logits = self.cache[:, :, :rows, :, :span], self.logits[:rows]
+            self.graphs[rows, span] = _Graph(self.model, cache, logits, self.pool)
         return self.graphs[rows, span](tokens, positions)
 
     def _look_for_ends(self, rows, start, end, stop):
@@ -231,9 +278,14 @@ class _Rows:
 
 
 class _Graph:
-    """One decoding step, recorded for one batch size and one length of the cache."""
+    """One decoding step, recorded for one batch size and one length of the cache.
 
-    def __init__(self, model, cache):
+    Nothing that it computes on the way outlives a replay, so all graphs share the memory `pool`
+    and the buffer `logits` (B, V): a graph's answer is there until the next one is replayed.
+    """
+
+    def __init__(self, model, cache, logits, pool):
+        self.logits = logits
         rows = cache.size(2)
         self.tokens = torch.zeros(rows, dtype=torch.long, device=cache.device)
         self.positions = torch.full_like(self.tokens, cache.size(4) - 1)
@@ -245,8 +297,8 @@ class _Graph:
             model.decode(self.tokens, self.positions, cache)
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.logits = model.decode(self.tokens, self.positions, cache)
+        with torch.cuda.graph(self.graph, pool=pool):
+            self.logits.copy_(model.decode(self.tokens, self.positions, cache))
         cache[:, :, :, :, -1] = before
 
     def __call__(self, tokens, positions):

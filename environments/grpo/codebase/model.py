@@ -19,6 +19,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
+from torch.utils.checkpoint import checkpoint
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,8 @@ class Model(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.config = config
+        # How training saves memory; see config.py.
+        self.logit_positions, self.recompute_layers = 0, False
         self.model = Trunk(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
@@ -157,7 +160,11 @@ class Model(nn.Module):
         x = self.model.embed_tokens(tokens)
         for i, layer in enumerate(self.model.layers):
             own = None if cache is None else cache[i]
-            x = layer(x, lambda attention, h, own=own: attention(h, cos, sin, own))
+
+            def attend(attention, h, own=own):
+                return attention(h, cos, sin, own)
+
+            x = recomputed(layer, x, attend) if self.recompute_layers else layer(x, attend)
         return self.model.norm(x)
 
     def logits(self, hidden):
@@ -188,6 +195,11 @@ class Model(nn.Module):
         shape = (c.num_hidden_layers, 2, rows, c.num_key_value_heads, length, size)
         # Zeros and not whatever is there: a NaN that is masked out is still a NaN.
         return torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+
+
+def recomputed(function, *inputs):
+    """`function(*inputs)`, whose intermediate results are made again for the gradient."""
+    return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
 def save(model, folder, extra_files=()):

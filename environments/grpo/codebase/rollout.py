@@ -4,10 +4,12 @@ Shapes: N = problems * group_size completions, members of a group next to each o
 prompt and completion, filled up at the end.
 """
 
+import sys
 from dataclasses import dataclass, fields
 
 import torch
 
+import vllm_engine
 from data import fill
 from generate import Sampler, Sampling, uniforms
 from rewards import rewards_of
@@ -38,15 +40,22 @@ class Rollouts:
 
 
 def make_engine(model, tokenizer, config, folder):
-    """Something that samples as generate.Sampler does; the model came from `folder`."""
-    if config.engine != "own" and model.lm_head.weight.is_cuda:
-        import vllm_engine
+    """Something that samples as generate.Sampler does; the model came from `folder`.
 
-        if vllm_engine.available():
-            return vllm_engine.Engine(model, tokenizer, config, folder)
-    if config.engine == "vllm":
-        raise SystemExit("engine is 'vllm', but there is no GPU, or vLLM is not installed")
-    return Sampler(model, tokenizer, config.rollout_rows)
+    What was asked for or nothing: results of different engines cannot be compared.
+    """
+    if config.engine == "own":
+        print(f"engine: own, torch {torch.__version__}", flush=True)
+        return Sampler(model, tokenizer, config.rollout_rows)
+    if not model.lm_head.weight.is_cuda:
+        raise SystemExit("engine is 'vllm', but this profile has no GPU: use --engine own")
+    if not vllm_engine.version():
+        raise SystemExit(
+            "engine is 'vllm', but vLLM is not installed: install it where the worker's Python"
+            f" finds it ({sys.executable} -m pip install vllm), or use --engine own"
+        )
+    print(f"engine: vllm {vllm_engine.version()}", flush=True)
+    return vllm_engine.Engine(model, tokenizer, config, folder)
 
 
 def collect(engine, tokenizer, template, problems, config, generator):

@@ -29,21 +29,37 @@ from rollout import collect, make_engine  # noqa: E402
 def log_probs(model, rollouts, with_entropy=False):
     """Log-probabilities (B, T - 1) of tokens[:, 1:], 0 outside the mask; and entropies, or None.
 
-    Logits are computed at the positions of completions alone: with 150,000 tokens in the
-    vocabulary they take more memory than everything else.
+    Logits are computed at the positions of completions alone, `logit_positions` of them at a time:
+    with 150,000 tokens in the vocabulary they take more memory than everything else.
     """
     wanted = rollouts.mask.bool()
     hidden = model.hidden(rollouts.tokens[:, :-1])[wanted]  # (n, C)
-    logits = model.logits(hidden).float()  # (n, V)
     targets = rollouts.tokens[:, 1:][wanted]
+    at_once = model.logit_positions
+    if 0 < at_once < len(hidden):
+        parts = [
+            models.recomputed(scores, model, *part, with_entropy)
+            for part in zip(hidden.split(at_once), targets.split(at_once))
+        ]
+        chosen = torch.cat([found for found, _ in parts])
+        entropy = torch.cat([found for _, found in parts]) if with_entropy else None
+    else:
+        chosen, entropy = scores(model, hidden, targets, with_entropy)
+    logp = torch.zeros_like(rollouts.mask).masked_scatter(wanted, chosen)
+    if entropy is None:
+        return logp, None
+    return logp, torch.zeros_like(rollouts.mask).masked_scatter(wanted, entropy)
+
+
+def scores(model, hidden, targets, with_entropy):
+    """Log-probabilities (n,) of targets (n,) after hidden (n, C); and entropies (n,), or None."""
+    logits = model.logits(hidden).float()  # (n, V)
     total = logits.logsumexp(dim=-1)
     chosen = logits.gather(-1, targets[:, None])[:, 0] - total
-    logp = torch.zeros_like(rollouts.mask).masked_scatter(wanted, chosen)
     if not with_entropy:
-        return logp, None
+        return chosen, None
     # H = log sum exp(z) - sum p z
-    entropy = total - (torch.softmax(logits, dim=-1) * logits).sum(dim=-1)
-    return logp, torch.zeros_like(rollouts.mask).masked_scatter(wanted, entropy)
+    return chosen, total - (torch.softmax(logits, dim=-1) * logits).sum(dim=-1)
 
 
 @torch.no_grad()
@@ -125,6 +141,8 @@ def open_model(folder, config):
         raise SystemExit("ASSAY_GPUS says that there is a GPU, but torch finds none")
     dtype = getattr(torch, config.dtype) if has_gpu else torch.float32
     model = models.load(folder, "cuda" if has_gpu else "cpu", dtype)
+    model.logit_positions = config.logit_positions
+    model.recompute_layers = config.recompute_layers
     path = os.path.join(folder, "tokenizer.json")
     if not os.path.isfile(path):
         raise SystemExit(f"{path} is missing: the model's tokenizer in the `tokenizers` format")
@@ -134,6 +152,15 @@ def open_model(folder, config):
 def read_text(*path):
     with open(os.path.join(*path), encoding="utf-8") as file:
         return file.read()
+
+
+def peak_gb(part, device):
+    """The most GB of the GPU in use since the last call, as `<part>_peak_gb`; of a CPU nothing."""
+    if device.type != "cuda":
+        return {}
+    peak = torch.cuda.max_memory_allocated() / 1e9
+    torch.cuda.reset_peak_memory_stats()
+    return {f"{part}_peak_gb": peak}
 
 
 def is_late(config, longest):
@@ -173,6 +200,9 @@ class Trainer:
         rollouts = collect(
             self.engine, self.tokenizer, self.template, problems, self.config, self.generator
         )
+        device = rollouts.tokens.device
+        peak = peak_gb("rollout", device)
+        self.engine.release()
         sampled = time.monotonic()
         advantages = advantages_of(rollouts.rewards, self.config)
         old = old_log_probs(self.model, rollouts, self.config)
@@ -189,6 +219,8 @@ class Trainer:
             "learning_rate": self.rate(self.optimizer.steps - 1),
             "rollout_seconds": sampled - began,
             "update_seconds": time.monotonic() - sampled,
+            **peak,
+            **peak_gb("update", device),
         }
 
 
@@ -220,7 +252,9 @@ def main():
                 checkpoints.save()
             if stop:
                 break
-    print(f"{step + 1} steps, mean reward {found['mean_reward']:.3f}", flush=True)
+    peaks = [f", {name} {gb:.1f}" for name, gb in found.items() if name.endswith("_peak_gb")]
+    reward = f"mean reward {found['mean_reward']:.3f}"
+    print(f"{step + 1} steps, {reward}{''.join(peaks)}", flush=True)
 
 
 if __name__ == "__main__":

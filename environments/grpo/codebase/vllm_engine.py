@@ -1,11 +1,11 @@
-"""Sample with vLLM where it is installed. Uses its public interface only.
+"""Sample with vLLM, for `engine = "vllm"`. Uses its public interface only.
 
-UNTESTED here: no machine with vLLM was at hand. `engine = "own"` does without it.
+UNTESTED here: no machine with vLLM was at hand. `engine = "own"`, the default, does without it.
 """
 
-import importlib.util
 import os
 import shutil
+from importlib import metadata
 
 import torch
 
@@ -18,8 +18,12 @@ WEIGHTS = "/dev/shm/assay-grpo-weights"
 MEMORY_SHARE = 0.35
 
 
-def available():
-    return importlib.util.find_spec("vllm") is not None
+def version():
+    """The version that is installed, or None."""
+    try:
+        return metadata.version("vllm")
+    except metadata.PackageNotFoundError:
+        return None
 
 
 class Engine:
@@ -54,6 +58,10 @@ class Engine:
         asked = [{"prompt_token_ids": prompt} for prompt in prompts]
         groups = self.llm.generate(asked, wanted, use_tqdm=False)
         return self._samples([output for group in groups for output in group.outputs])
+
+    def release(self):
+        """Keep everything: what vLLM took, MEMORY_SHARE, leaves training enough. Its sleep mode,
+        which would give it back, does not work with the segments that launch.py asks for."""
 
     def _samples(self, outputs):
         device = self.model.lm_head.weight.device

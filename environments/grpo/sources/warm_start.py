@@ -1,7 +1,8 @@
 """Train a model on demonstrations, to the level from which reinforcement learning has room.
 
 Deterministic: with the same key, on one thread of a CPU of some class, the same weights come out
-every time.
+every time. Never on a GPU: a worker has leased none while it prepares data, and
+sums would differ from run to run.
 """
 
 from __future__ import annotations
@@ -141,7 +142,6 @@ def train(
     excluded: Callable[[str], bool],
 ) -> None:
     """Imitate demonstrations; learning rates rise over 20 steps and fall to a hundredth."""
-    device = model.lm_head.weight.device
     rng = random.Random(config.seed)
     named = list(model.named_parameters())
     matrices = [p for n, p in named if p.ndim == 2 and "embed" not in n]
@@ -149,8 +149,7 @@ def train(
     muon = Muon(matrices)
     adam = torch.optim.AdamW(others, lr=config.learning_rate, betas=(0.9, 0.95))
     for step in range(config.steps):
-        made = demonstrations(rng, config, rule, tokenizer, excluded)
-        tokens, wanted = (x.to(device) for x in made)
+        tokens, wanted = demonstrations(rng, config, rule, tokenizer, excluded)
         logits = model.logits(model.hidden(tokens[:, :-1])[wanted])
         F.cross_entropy(logits, tokens[:, 1:][wanted]).backward()
         factor = min(1.0, (step + 1) / 20) * (1.0 - 0.99 * step / config.steps)
@@ -180,7 +179,6 @@ def make(
     problems: Sequence[tuple[str, str]],
     excluded: Callable[[str], bool],
     folder: Path,
-    device: str,
 ) -> None:
     """Write a model that imitates demonstrations of `rule` to `folder`.
 
@@ -188,7 +186,7 @@ def make(
     """
     torch.set_num_threads(1)
     tokenizer = arithmetic.make_tokenizer()
-    model = make_model(config).to(device)
+    model = make_model(config)
     train(model, config, rule, tokenizer, excluded)
     greedy, sampled = (accuracy(model, tokenizer, problems, t) for t in (0.0, 1.0))
     print(f"model: {greedy:.1%} solved greedily, {sampled:.1%} sampled")

@@ -22,7 +22,7 @@ from tests.environments.conftest import Bundled, load
 ENVIRONMENT = Path(__file__).resolve().parents[3] / "environments" / "grpo"
 CODEBASE = ENVIRONMENT / "codebase"
 MODULES = ("model", "generate", "config", "advantages", "loss", "data", "rewards", "verifier",
-           "optim", "rollout", "train")  # fmt: skip
+           "optim", "rollout", "train", "vllm_engine")  # fmt: skip
 
 
 @pytest.fixture(scope="session")

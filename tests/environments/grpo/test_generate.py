@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.environments.grpo import fake_graphs
+
 pytestmark = pytest.mark.slow
 
 STOP = "bd"
@@ -109,3 +111,66 @@ def test_a_text_ends_within_a_token(code: Any, small: Any) -> None:
     for ended, text in zip(found.finished, found.texts, strict=True):
         assert text.endswith("q" if ended else ".")
         assert text.count("q") == ended
+
+
+@torch.no_grad()
+def test_recorded_steps_sample_what_unrecorded_ones_do(
+    code: Any, small: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of a GPU: fixed buffers, checks every 16 steps, memory given back in between."""
+    seen = fake_graphs.install(monkeypatch)
+    how = code.generate.Sampling(20, stop=STOP)
+    numbers = code.generate.uniforms((12, 20), torch.Generator().manual_seed(3))
+    wanted = code.generate.Sampler(small, Letters(), 64).sample(PROMPTS, 3, numbers, how)
+    sampler = code.generate.Sampler(small, Letters(), 64)
+    sampler.graphed, sampler.check_every = True, 16
+    pools = set()
+    for turn in range(2):
+        found = sampler.sample(PROMPTS, 3, numbers, how)
+        assert torch.equal(found.tokens, wanted.tokens)
+        assert (found.logprobs - wanted.logprobs).abs().max() < 1e-5
+        assert found.finished == wanted.finished
+        # One memory for the graphs of all batch sizes, another one after it was given back.
+        assert len(sampler.graphs) > 1
+        assert len(set(map(id, seen.pools))) == 1
+        pools.add(id(seen.pools[0]))
+        sampler.release()
+        assert (sampler.cache, sampler.logits, sampler.graphs) == (None, None, {})
+        assert seen.emptied == turn + 1
+        kept, seen.pools = seen.pools, []
+        assert kept
+
+
+def test_a_cpu_keeps_its_cache(code: Any, small: Any) -> None:
+    how = code.generate.Sampling(4, stop=STOP)
+    numbers = code.generate.uniforms((4, 4), torch.Generator().manual_seed(3))
+    sampler = code.generate.Sampler(small, Letters(), 8)
+    sampler.sample(PROMPTS, 1, numbers, how)
+    cache = sampler.cache
+    sampler.release()
+    assert sampler.cache is cache
+
+
+@pytest.mark.parametrize("size", [1000, 1024])
+def test_a_large_vocabulary_is_sampled_by_blocks(code: Any, size: int) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(2000, size) * 3
+    # Whole blocks without mass, at the start, in between and at the end.
+    for dead in (slice(0, 200), slice(400, 600), slice(900, size)):
+        logits[:, dead] = -200.0
+    numbers = code.generate.uniforms((2000,), torch.Generator().manual_seed(0))
+    numbers[:3] = torch.tensor([0.0, 1 - 2**-24, 0.5])
+    tokens, logp = code.generate.pick(logits, numbers, 1.0, 1.0)
+    exact = torch.softmax(logits.double(), dim=-1)
+    passed = exact.cumsum(dim=-1)
+    wanted = torch.searchsorted(passed, (numbers.double() * passed[:, -1])[:, None], right=True)
+    # Where a number is at the border of two tokens, rounding decides.
+    assert (tokens == wanted[:, 0]).float().mean() > 0.998
+    behind = passed.gather(1, tokens[:, None])[:, 0] - numbers
+    assert behind.min() > -1e-5
+    assert (behind - exact.gather(1, tokens[:, None])[:, 0]).max() < 1e-5
+    assert logp.min() > -100  # no token without mass
+    assert torch.allclose(logp.double(), exact.gather(1, tokens[:, None])[:, 0].log(), atol=1e-4)
+    # The same as without blocks, but for rounding.
+    plain = code.generate.pass_all(torch.softmax(logits, dim=-1), numbers)
+    assert (tokens == plain).float().mean() > 0.998

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -142,3 +144,110 @@ def test_the_schedule(code: Any) -> None:
     assert rates[-1] == pytest.approx(0.1)
     assert rates[2:] == sorted(rates[2:], reverse=True)
     assert {code.optim.schedule(i, 10, 0, 1.0) for i in range(10)} == {1.0}
+
+
+def some_rollouts(code: Any) -> Any:
+    tokens = torch.randint(0, 19, (4, 9), generator=torch.Generator().manual_seed(0))
+    lengths = torch.tensor([9, 3, 0, 7])
+    samples = code.generate.Samples(tokens, torch.zeros(4, 9), lengths, [True] * 4, list("abcd"))
+    return code.rollout.assemble([[1, 2, 3], [4, 5]], 2, samples, [1.0, 0.0, 0.0, 1.0])
+
+
+def learned(code: Any, model: Any, rollouts: Any) -> SimpleNamespace:
+    """Log-probabilities, entropies, gradients, and the sizes of what waited for the gradient."""
+    saved: list[torch.Size] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor.shape)
+        return tensor
+
+    model.zero_grad(set_to_none=True)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        logp, entropy = code.train.log_probs(model, rollouts, with_entropy=True)
+        loss = (logp * torch.linspace(0.5, 2.0, logp.size(1))).sum() + 0.1 * (entropy**2).sum()
+    loss.backward()
+    gradients = [p.grad for p in model.parameters()]
+    return SimpleNamespace(logp=logp, entropy=entropy, gradients=gradients, saved=saved)
+
+
+@pytest.mark.parametrize("positions", [1, 4, 18, 19, 100])
+def test_logits_in_parts_give_the_same(code: Any, small: Any, positions: int) -> None:
+    rollouts = some_rollouts(code)
+    assert rollouts.mask.sum() == 19
+    model = copy.deepcopy(small)
+    plain = learned(code, model, rollouts)
+    model.logit_positions = positions
+    sizes: list[int] = []
+    logits = model.logits
+    model.logits = lambda hidden: sizes.append(len(hidden)) or logits(hidden)
+    found = learned(code, model, rollouts)
+    assert torch.allclose(found.logp, plain.logp, atol=1e-6)
+    assert torch.allclose(found.entropy, plain.entropy, atol=1e-6)
+    for one, two in zip(found.gradients, plain.gradients, strict=True):
+        assert torch.allclose(one, two, rtol=1e-4, atol=1e-5)
+    # Rows of the vocabulary: none waits for the gradient, and each is made twice, in its part.
+    wide = [shape for shape in found.saved if shape[-1:] == (19,) and len(shape) == 2]
+    assert max(sizes) == min(positions, 19)
+    assert sum(sizes) == (38 if positions < 19 else 19)
+    assert bool(wide) == (positions >= 19)
+
+
+def test_layers_that_are_made_again_give_the_same(code: Any, small: Any) -> None:
+    rollouts = some_rollouts(code)
+    model = copy.deepcopy(small)
+    plain = learned(code, model, rollouts)
+    model.recompute_layers = True
+    found = learned(code, model, rollouts)
+    assert torch.equal(found.logp, plain.logp)
+    for one, two in zip(found.gradients, plain.gradients, strict=True):
+        assert torch.allclose(one, two, rtol=1e-4, atol=1e-5)
+    # The widest activations of every layer, (B, T, intermediate_size), are not kept.
+    wide = [shape for shape in plain.saved if shape[-1] == 48 and len(shape) == 3]
+    assert len(wide) >= 3 * 2
+    assert not [shape for shape in found.saved if shape[-1] == 48 and len(shape) == 3]
+
+
+def test_peaks_are_of_their_part(code: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    peak = SimpleNamespace(bytes=66e9)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: peak.bytes)
+    monkeypatch.setattr(
+        torch.cuda, "reset_peak_memory_stats", lambda: setattr(peak, "bytes", 12e9)
+    )
+    device = torch.device("cuda")
+    assert code.train.peak_gb("rollout", device) == {"rollout_peak_gb": 66.0}
+    assert code.train.peak_gb("update", device) == {"update_peak_gb": 12.0}
+    assert code.train.peak_gb("update", torch.device("cpu")) == {}
+
+
+ENGINES = [
+    (False, None, "this profile has no GPU: use --engine own"),
+    (False, "0.11", "this profile has no GPU: use --engine own"),
+    (True, None, "vLLM is not installed.*pip install vllm.*or use --engine own"),
+]
+
+
+@pytest.mark.parametrize(("is_cuda", "version", "says"), ENGINES)
+def test_vllm_is_used_where_it_can_be_or_nothing_is(
+    code: Any, monkeypatch: pytest.MonkeyPatch, is_cuda: bool, version: str | None, says: str
+) -> None:
+    monkeypatch.setattr(code.vllm_engine, "version", lambda: version)
+    model = SimpleNamespace(lm_head=SimpleNamespace(weight=SimpleNamespace(is_cuda=is_cuda)))
+    config = code.config.read("paper", ["--engine", "vllm"])
+    with pytest.raises(SystemExit, match=says):
+        code.rollout.make_engine(model, None, config, "")
+
+
+def test_a_log_names_the_engine_and_its_version(
+    code: Any, small: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for profile in code.config.PROFILES:
+        # Wherever vLLM is installed: only who asks for it gets it.
+        monkeypatch.setattr(code.vllm_engine, "version", lambda: "0.11")
+        config = code.config.read(profile, [])
+        assert isinstance(code.rollout.make_engine(small, None, config, ""), code.generate.Sampler)
+        assert capsys.readouterr().out == f"engine: own, torch {torch.__version__}\n"
+    model = SimpleNamespace(lm_head=SimpleNamespace(weight=SimpleNamespace(is_cuda=True)))
+    monkeypatch.setattr(code.vllm_engine, "Engine", lambda *arguments: arguments)
+    config = code.config.read("paper", ["--engine", "vllm"])
+    assert code.rollout.make_engine(model, "t", config, "f") == (model, "t", config, "f")
+    assert capsys.readouterr().out == "engine: vllm 0.11\n"

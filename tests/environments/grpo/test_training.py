@@ -163,6 +163,8 @@ def test_it_learns(
     assert max(p["train/sampler_gap"] for p in curve) < 1e-5
     assert [p.name for p in trained.checkpoints] == ["01", "02", "03", "04"]
     assert sorted(p.name for p in trained.out.iterdir()) == ["checkpoints", "metrics.jsonl"]
+    assert trained.said.splitlines()[0] == f"engine: own, torch {torch.__version__}"
+    assert not [name for name in curve[0] if name.endswith("peak_gb")]  # of a GPU alone
 
 
 def test_the_same_seed_gives_the_same_weights(train: Train) -> None:
@@ -271,6 +273,54 @@ def test_time_that_runs_out_ends_it_with_a_checkpoint(data: Path, tmp_path: Path
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["01"]
 
 
+def test_memory_is_given_back_between_rollouts_and_updates(
+    code: Any, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = code.config.read("tiny", ["--prompts_per_step", "8"])
+    trainer = code.train.Trainer(str(data / "train"), config, 0)
+    done: list[str] = []
+
+    def noted(name: str, function: Any) -> Any:
+        return lambda *args, **options: (done.append(name), function(*args, **options))[1]
+
+    sample, release = trainer.engine.sample, trainer.engine.release
+    trainer.engine.sample = noted("sample", sample)
+    trainer.engine.release = noted("release", release)
+    for name in ("peak_gb", "old_log_probs", "update"):
+        monkeypatch.setattr(code.train, name, noted(name, getattr(code.train, name)))
+    trainer.step()
+    order = ["sample", "peak_gb", "release", "old_log_probs", "update", "peak_gb"]
+    assert done == order
+    trainer.step()
+    assert done == order * 2
+
+
+@pytest.mark.parametrize(
+    ("gpus", "given", "found"),
+    [
+        ("1", {}, "expandable_segments:True"),
+        ("1", {"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, "backend:native"),
+        ("0", {}, None),
+    ],
+)
+def test_a_gpus_memory_is_in_segments_that_grow(
+    tmp_path: Path, gpus: str, given: dict[str, str], found: str | None
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, sys\nprint(os.environ.get('PYTORCH_CUDA_ALLOC_CONF'), sys.argv[1:])\n"
+    )
+    shutil.copy(CODEBASE / "launch.py", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "launch.py", "--steps", "1"],
+        cwd=tmp_path,
+        env={"ASSAY_GPUS": gpus, **given},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{found} ['--steps', '1']\n"
+
+
 BAD_FLAGS = [
     (["--steps"], "flags come in pairs"),
     (["--stepps", "3"], "no flag --stepps"),
@@ -281,6 +331,7 @@ BAD_FLAGS = [
     (["--prompt", "other.txt"], "other.txt is missing"),
     (["--prompts_per_step", "8192"], "only 4096 problems"),
     (["--engine", "vllm"], "no GPU"),
+    (["--engine", "auto"], "engine is 'auto'; known: own, vllm"),
 ]
 
 
