@@ -10,8 +10,8 @@ with the code of `environments/grpo/codebase`:
 1. rollouts: 512 rows in groups of 8, by the environment's own sampler. Good is 35,000 tokens/s
    on an H100 or H200.
 2. one update of 64 completions of 1,024 tokens in microbatches of 4: seconds and peak memory.
-3. the same rollouts by plain `generate` of transformers (fewer of them) and by vLLM, where they are
-   installed and time is left.
+3. the same rollouts by plain `generate` of transformers (fewer of them) and by vLLM, where they
+   are installed and time is left.
 
 `--dry-run` takes the same path with toy sizes on a CPU.
 """
@@ -95,7 +95,7 @@ def run(seconds: float, dry_run: bool) -> dict[str, Any]:
             if importlib.util.find_spec(name) is None:
                 found["absent"].append(name)
             elif left < least:
-                found[name] = {"skipped": f"{left:.0f} s were left of {seconds:.0f}"}
+                found[name] = {"skipped": f"{max(left, 0):.0f} s were left of {seconds:.0f}"}
             else:
                 found[name] = _attempt(measure)
                 bench.clear()

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 # Of another size: the real one takes minutes.
 SMALL = {
-    "hidden_size": 96, "intermediate_size": 128, "layers": 2, "heads": 4, "steps": 12,
+    "hidden_size": 96, "intermediate_size": 128, "layers": 2, "steps": 12,
     "batch_size": 16, "problems": 40, "least": 0.0,
 }  # fmt: skip
 # What torch and MKL find on an older processor.
