@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.overrides import TorchFunctionMode
 
 
 class Graph:
@@ -24,17 +23,22 @@ class Graph:
     def replay(self) -> None:
         for function, args, options, before in self.calls:
             again = function(*args, **options)
-            for old, new in zip(tree_leaves(before), tree_leaves(again), strict=True):
-                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+            for old, new in zip(tensors(before), tensors(again), strict=True):
+                if old.data_ptr() != new.data_ptr():
                     old.copy_(new)
 
 
-class Recorder(TorchDispatchMode):
+def tensors(found: Any) -> list[torch.Tensor]:
+    each = found if isinstance(found, tuple | list) else [found]
+    return [one for one in each if isinstance(one, torch.Tensor)]
+
+
+class Recorder(TorchFunctionMode):
     def __init__(self, graph: Graph) -> None:
         super().__init__()
         self.graph = graph
 
-    def __torch_dispatch__(
+    def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         found = function(*args, **(kwargs or {}))
