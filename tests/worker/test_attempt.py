@@ -9,6 +9,7 @@ import time
 import zipfile
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,16 +110,10 @@ def test_success_carries_metric_curve_log_and_provenance(lab: Lab) -> None:
 def test_provenance_has_vllms_version_where_it_is_installed(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, installed: str | None
 ) -> None:
-    version = metadata.version
-
-    def fake(name: str) -> str:
-        if name != "vllm":
-            return version(name)
-        if installed is None:
-            raise metadata.PackageNotFoundError(name)
-        return installed
-
-    monkeypatch.setattr(metadata, "version", fake)
+    found = [each for each in metadata.distributions() if each.metadata["Name"] != "vllm"]
+    if installed is not None:
+        found.append(SimpleNamespace(metadata={"Name": "vllm"}, version=installed))
+    monkeypatch.setattr(metadata, "distributions", lambda: found)
     lab.start()
     end = lab.api.finished(lab.submit("answer(score=1.0)"))
     assert end["provenance"].get("vllm", "absent") == (installed or "absent")

@@ -115,7 +115,10 @@ class BaselineStats:
         """In which facts these results and the baseline's differ, though both were asked for under
         the same conditions."""
         everything = [*scores.values(), *self.scores.values()]
-        facts = {"held-out data": {each.held_out for each in everything}}
+        facts = {
+            "held-out data": {each.held_out for each in everything},
+            "training data": {each.train for each in everything},
+        }
         if self.on.id == UNRECORDED:
             facts["torch"] = {each.torch and minor(each.torch) for each in everything}
         told = {name: sorted(filter(None, found)) for name, found in facts.items()}

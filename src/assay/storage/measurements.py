@@ -263,7 +263,8 @@ def baseline_values(
 class Scored:
     """The result of one seed: exact, as it is shown, and the hash of what training left.
 
-    `held_out` is the hash of the data that it was scored on, `torch` the worker's version.
+    `held_out` and `train` are hashes of the data that it was scored on and trained on, `torch` is
+    the worker's version.
     """
 
     metric: float
@@ -272,6 +273,7 @@ class Scored:
     at: datetime
     held_out: str | None = None
     torch: str | None = None
+    train: str | None = None
 
 
 #: What a row needs for `Scored`, in its order.
@@ -282,6 +284,7 @@ SCORED = (
     schema.Result.created_at,
     schema.Result.provenance["held_out"].as_string(),
     schema.Result.provenance["torch"].as_string(),
+    schema.Result.provenance["train"].as_string(),
 )
 
 
