@@ -371,6 +371,8 @@ def _budget_text(work: Work) -> str:
     if profile.budget.tokens is not None:
         parts.append(f"{profile.budget.tokens} training tokens")
     parts.append(f"{profile.budget.seconds:g} s of wall clock")
+    if (warm_up := profile.budget.warm_up_seconds) is not None:
+        parts.append(f"before that, {warm_up:g} s to compile without data")
     return "; ".join(parts)
 
 
@@ -406,7 +408,7 @@ def _gpu_cap(context: Context, session: Session, work: Work, codebase: str) -> F
             terms,
         )
     ]
-    hours = len(new) * profile.gpus * profile.budget.seconds / 3600
+    hours = len(new) * profile.gpus * profile.budget.training_seconds / 3600
     allowed = caps_of(context, session, work)
     found = caps.reached(
         context.db, session, work.payer, allowed, more_gpu_hours=hours, kinds=["gpu_hours"]

@@ -36,7 +36,7 @@ def dry_run(
 def gpu_hours(request: BatchRequest, environment: Environment) -> float:
     """What the measurements and smokes of a batch may take, each its whole budget."""
     profile = environment.profile(request.profile)
-    seconds = len(set(request.options.seeds)) * profile.gpus * profile.budget.seconds
+    seconds = len(set(request.options.seeds)) * profile.gpus * profile.budget.training_seconds
     smoke = environment.manifest.smoke_profile(request.profile)
     if request.options.preflight == "smoke" and smoke is not None:
         _, small = smoke

@@ -59,6 +59,7 @@ from services.worker.usage import (
     run_baseline,
     stated_parameters,
 )
+from services.worker.warm_up import Gate, hold_back
 from services.worker.workspace import (
     Workspace,
     clear_workspace,
@@ -398,9 +399,13 @@ class _Attempt:
                     speed_probe(self._host.sandbox, training, self._host.settings)
                 )
                 training = self._capped(training, self._usage, probe, journal)
-            watch.start(since)
+            warms_up = training.warm_up_seconds is not None
+            watch.start(since, stands=warms_up)
             try:
-                end = self._run_training(training, space, lambda _: None)
+                if warms_up:
+                    end = self._run_warming_up(training, space, journal, watch)
+                else:
+                    end = self._run_training(training, space, lambda _: None)
             finally:
                 checkpoints = watch.stop()
             self._raise_failure(end, training, space)
@@ -410,6 +415,22 @@ class _Attempt:
                 finally:
                     self._facts |= self._usage.facts()
         self._note(journal, phase=Phase.TRAINED, checkpoints=list(checkpoints))
+
+    def _run_warming_up(
+        self, training: Training, space: Workspace, journal: Journal, watch: CheckpointWatch
+    ) -> Exit:
+        """As `_run_training`, of a training that has to ask for its data."""
+        hold_back(training.data, space)
+        gate = Gate(space, journal, watch)
+        if self._sampler is not None:
+            self._sampler.add(gate.gauges)
+        try:
+            end = self._run_training(training, space, gate.start)
+        finally:
+            gate.stop()
+        gate.check()
+        self._facts["train_warm_up_seconds"] = end.warm_up_seconds
+        return end
 
     def _capped(
         self, training: Training, usage: UsageMeter, probe: SpeedProbe, journal: Journal

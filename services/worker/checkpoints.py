@@ -39,12 +39,18 @@ class CheckpointWatch:
         self._on_new = on_new
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="checkpoints", daemon=True)
-        self._since = 0.0
+        self._since: float | None = None
 
-    def start(self, since: float | None = None) -> None:
-        """Begin, with the clock at 0, or started at `since` (monotonic)."""
-        self._since = time.monotonic() if since is None else since
+    def start(self, since: float | None = None, *, stands: bool = False) -> None:
+        """Begin, with the clock at 0, or started at `since` (monotonic), or standing at 0 until
+        `start_clock` is called."""
+        if not stands:
+            self._since = time.monotonic() if since is None else since
         self._thread.start()
+
+    def start_clock(self, at: float) -> None:
+        """The clock was started at `at`; what was there before has the time 0."""
+        self._since = at
 
     def stop(self) -> tuple[Checkpoint, ...]:
         """Look a last time; by name, the checkpoints that are still what was recorded.
@@ -75,7 +81,7 @@ class CheckpointWatch:
             if name in self._recorded or len(self._recorded) >= MOST:
                 continue
             sha256 = self._reader.hash_of(self._artifact, name)
-            seconds = time.monotonic() - self._since
+            seconds = 0.0 if self._since is None else max(0.0, time.monotonic() - self._since)
             # What cannot be read is not looked at again: it was to be complete.
             found = None if sha256 is None else Checkpoint(name, seconds, sha256)
             self._recorded[name] = found

@@ -92,10 +92,10 @@ def _looks_like_name(line: str) -> bool:
 
 
 def training_failure(
-    end: Exit, tail: bytes, *, wall: float, patience: float = 0.0
+    end: Exit, tail: bytes, *, wall: float, patience: float = 0.0, warm_up: float = 0.0
 ) -> AttemptFailed | None:
     """What went wrong in training; None when it ended well. `wall` is the budget in seconds; up to
-    `patience` are added to it while the host is busy."""
+    `patience` are added to it while the host is busy, and `warm_up` may pass before it."""
     if end.reason == "exited":
         return _crash(end, tail) if end.code != 0 else None
     if end.reason == "wall":
@@ -106,6 +106,11 @@ def training_failure(
             "the kernel killed the training for want of memory, below the profile's own limit",
         )
     code, message = {
+        "warm_up": (
+            FailureCode.WARM_UP_EXCEEDED,
+            f"training was ended after {end.warm_up_seconds:.1f} s of warm-up, of {warm_up:g} s: "
+            "it did not ask for its data by making the file $ASSAY_ASK",
+        ),
         "cpu": (
             FailureCode.CPU_BUDGET_EXCEEDED,
             f"training was ended after {end.cpu_seconds:.1f} s of processor time",

@@ -35,7 +35,8 @@ class Phase(StrEnum):
 
 
 class Notes(BaseModel):
-    """The content of a journal. `began` is of the monotonic clock of the boot `boot`.
+    """The content of a journal. `began` is of the monotonic clock of the boot `boot`, and so is
+    `clock_began`: when a training with a warm-up was given its data.
 
     `capped` says that `cpu_seconds` (the training's limit) and `reference` (what the baseline uses
     on this host; None for the baseline itself) have been decided, in units of version `probe` of
@@ -49,6 +50,7 @@ class Notes(BaseModel):
     began: float
     phase: Phase = Phase.PREPARED
     training_began: float | None = None
+    clock_began: float | None = None
     capped: bool = False
     cpu_seconds: float | None = None
     reference: Used | None = None

@@ -137,7 +137,9 @@ def evaluation_request(
         shown_seed=spec.seed,
         metric_name=manifest.metric.name,
         sandbox=dataclasses.replace(host.sandbox_settings, scratch=space.folder),
-        limits=dataclasses.replace(limits, wall_seconds=seconds, cpu_seconds=None),
+        limits=dataclasses.replace(
+            limits, wall_seconds=seconds, cpu_seconds=None, warm_up_seconds=0.0
+        ),
         seconds=seconds,
         starved_seconds=training.profile.patience * seconds,
         profile=spec.profile,

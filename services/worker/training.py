@@ -16,6 +16,7 @@ from services.worker.failures import AttemptFailed, training_failure
 from services.worker.output import TAIL, stored_output
 from services.worker.settings import WorkerSettings
 from services.worker.telemetry import read_tail
+from services.worker.warm_up import ASK, DATA
 from services.worker.workspace import Workspace
 
 _ROOT = "/assay"
@@ -37,6 +38,12 @@ class Training:
     smoke_seconds: float | None = None
     cpu_seconds: float | None = None
 
+    @property
+    def warm_up_seconds(self) -> float | None:
+        """How long the code may take before it asks for its data; None: it is there at once. A
+        smoke has no warm-up: it shows that steps are taken, not how fast."""
+        return self.profile.budget.warm_up_seconds if self.smoke_seconds is None else None
+
 
 def limits_of(training: Training, settings: WorkerSettings) -> Limits:
     """What the training may use; memory is what the attempt was given."""
@@ -57,6 +64,7 @@ def limits_of(training: Training, settings: WorkerSettings) -> Limits:
         cpus=training.spec.cpus,
         disk_bytes=disk_bytes,
         disk_files=settings.disk_files,
+        warm_up_seconds=training.warm_up_seconds or 0.0,
     )
 
 
@@ -106,9 +114,14 @@ def _sandbox_spec(
         "out": Mount(space.out, f"{_ROOT}/out", writable=True),
         "config": Mount(space.config, f"{_ROOT}/config.json"),
     }
+    if training.warm_up_seconds is not None:
+        mounts["data"] = Mount(space.gate, f"{_ROOT}/gate")
+        mounts["ask"] = Mount(space.ask, f"{_ROOT}/ask", writable=True)
     if not sandbox.isolated:  # a sandbox has a /tmp of its own
         mounts["tmp"] = Mount(space.temporary, f"{_ROOT}/tmp", writable=True)
     seen = {"tmp": "/tmp"} | {name: sandbox.path(mount) for name, mount in mounts.items()}
+    if training.warm_up_seconds is not None:
+        seen["data"], seen["ask"] = f"{seen['data']}/{DATA}", f"{seen['ask']}/{ASK}"
     return SandboxSpec(
         name=training.spec.attempt,
         argv=with_interpreter(training.argv, sandbox.python),
@@ -138,6 +151,7 @@ def with_interpreter(argv: tuple[str, ...], python: str) -> tuple[str, ...]:
 def training_environment(training: Training, seen: Mapping[str, str]) -> dict[str, str]:
     """Every environment variable of ours that the code gets; nothing of this process's own."""
     profile = training.profile
+    asking = {"ASSAY_ASK": seen["ask"]} if "ask" in seen else {}
     return {
         "ASSAY_DATA": seen["data"],
         "ASSAY_OUT": seen["out"],
@@ -152,6 +166,7 @@ def training_environment(training: Training, seen: Mapping[str, str]) -> dict[st
         "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": seen["tmp"],
         "TMPDIR": seen["tmp"],
+        **asking,
     }
 
 
@@ -159,4 +174,10 @@ def failure_of(end: Exit, training: Training, space: Workspace) -> AttemptFailed
     """What went wrong in training; None when it ended well."""
     wall = training.profile.budget.seconds
     patience = training.profile.patience * wall
-    return training_failure(end, read_tail(space.train_log), wall=wall, patience=patience)
+    return training_failure(
+        end,
+        read_tail(space.train_log),
+        wall=wall,
+        patience=patience,
+        warm_up=training.warm_up_seconds or 0.0,
+    )

@@ -49,6 +49,21 @@ class Workspace:
         return self.writable / "out"
 
     @property
+    def ask(self) -> Path:
+        """Where a training with a warm-up says that it wants its data."""
+        return self.writable / "ask"
+
+    @property
+    def gate(self) -> Path:
+        """Where such a training finds its data; see `warm_up`."""
+        return self.folder / "gate"
+
+    @property
+    def waiting(self) -> Path:
+        """The data until it is asked for."""
+        return self.folder / "waiting"
+
+    @property
     def temporary(self) -> Path:
         """`$TMPDIR` and `$HOME` of the training, where there is no private `/tmp`."""
         return self.writable / "tmp"
@@ -163,7 +178,7 @@ def _forget(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _opened_out(writable: Path) -> Iterator[int]:
-    for name in ("out", "tmp"):
+    for name in ("out", "tmp", "ask"):
         (writable / name).mkdir(mode=0o755)
     with _descriptor_of(writable / "out") as descriptor:
         yield descriptor

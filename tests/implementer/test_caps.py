@@ -315,13 +315,14 @@ GPU_PROFILE = """
 gpus = 1
 memory_gb = 0.5
 [profiles.gpu.budget]
-seconds = 3600
+seconds = 3000
+warm_up_seconds = 600
 evaluation_seconds = 10
 """
 
 
 def submit_for_gpus(api: TestClient, environments: Path, max_gpu_hours: float) -> str:
-    """A batch of 24 ideas, of which each takes an hour of a GPU."""
+    """A batch of 24 ideas, of which each takes an hour of a GPU with its warm-up."""
     manifest = environments / "count" / "environment.toml"
     manifest.write_text(manifest.read_text() + GPU_PROFILE)
     return submit(api, 24, profile="gpu", options={"max_gpu_hours": max_gpu_hours})

@@ -70,6 +70,7 @@ class Starter:
         cwd: str = "/",
         flags: tuple[str, ...] = ("-I", "-S"),
         wall: float = 20.0,
+        warm_up: float = 0.0,
         memory: int = GIB,
         processes: int = 64,
         cpu: float | None = None,
@@ -79,7 +80,9 @@ class Starter:
     ) -> Started:
         self._count += 1
         out, err = (self.folder / f"{self._count}.{name}" for name in ("out", "err"))
-        limits = Limits(wall, memory, processes, cpu_seconds=cpu, cpus=cpus)
+        limits = Limits(
+            wall, memory, processes, cpu_seconds=cpu, cpus=cpus, warm_up_seconds=warm_up
+        )
         with out.open("wb") as stdout, err.open("wb") as stderr:
             spec = SandboxSpec(
                 name="test",

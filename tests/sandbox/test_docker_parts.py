@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from assay.sandbox import Limits, SandboxError, SandboxSpec, seccomp, syscalls
-from assay.sandbox.docker import engine
+from assay.sandbox import Exit, Limits, SandboxError, SandboxSpec, seccomp, syscalls
+from assay.sandbox.docker import engine, kept
 from assay.sandbox.docker.config import Container, check_gpus, container_config, reserved
 from assay.sandbox.docker.engine import abandoned, owner
 from assay.sandbox.docker.image import Image
@@ -413,3 +413,17 @@ def test_profile_names_only_calls_of_the_machine() -> None:
     assert "iopl" in named["x86_64"] - named["aarch64"]
     with pytest.raises(KeyError):
         seccomp.build_profile("riscv64")
+
+
+def test_the_end_of_a_program_with_a_warm_up_whose_container_is_gone() -> None:
+    """Its first process noted how long it ran; when its clock was started the worker knows."""
+    late, done = Exit("wall", -9, 42.0, 1.0, None), Exit("exited", 0, 42.0, 1.0, None)
+    found = kept.Ended(late, 1000.0, warm_up=True)
+    assert (found.wait().reason, found.wait().warm_up_seconds) == ("warm_up", 42.0)
+    found.start_clock(1030.0)
+    end = found.wait()
+    assert (end.reason, end.warm_up_seconds, end.wall_seconds) == ("wall", 30.0, 12.0)
+    assert kept.Ended(done, 1000.0, warm_up=True).wait().wall_seconds == 0.0
+    plain = kept.Ended(late, 1000.0)
+    plain.start_clock(1030.0)
+    assert plain.wait() == late

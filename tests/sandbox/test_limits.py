@@ -112,6 +112,38 @@ def test_wall_limit(bubblewrap: Any) -> None:
     assert 0.3 <= ended.exit.wall_seconds < 10
 
 
+def test_the_wall_clock_stands_until_it_is_started(bubblewrap: Any) -> None:
+    started = bubblewrap.start("import time; time.sleep(60)", wall=1.0, warm_up=60.0)
+    ended: list[Any] = []
+    waiting = threading.Thread(target=lambda: ended.append(started.wait().exit))
+    waiting.start()
+    time.sleep(2.0)
+    assert not ended  # longer than the limit of the wall clock
+    started.handle.start_clock()
+    started.handle.start_clock(0.0)  # nothing happens: it runs
+    waiting.join(30)
+    (end,) = ended
+    assert (end.reason, end.code) == ("wall", -15)
+    assert end.warm_up_seconds >= 2.0
+    assert 1.0 <= end.wall_seconds < 15
+
+
+def test_a_clock_that_nobody_starts(bubblewrap: Any) -> None:
+    late = bubblewrap.start("import time; time.sleep(60)", wall=30.0, warm_up=0.5).wait().exit
+    assert (late.reason, late.code, late.wall_seconds) == ("warm_up", -15, 0.0)
+    assert 0.5 <= late.warm_up_seconds < 15
+    by_itself = bubblewrap.start("pass", wall=30.0, warm_up=30.0).wait().exit
+    assert (by_itself.reason, by_itself.wall_seconds) == ("exited", 0.0)
+    assert by_itself.warm_up_seconds > 0
+
+
+def test_a_program_without_a_warm_up_has_its_clock_at_once(bubblewrap: Any) -> None:
+    started = bubblewrap.start("import time; time.sleep(60)", wall=0.5)
+    started.handle.start_clock(time.monotonic() + 100)
+    end = started.wait().exit
+    assert (end.reason, end.warm_up_seconds) == ("wall", 0.0)
+
+
 def test_code_can_save_after_sigterm(bubblewrap: Any, workspace: Mount) -> None:
     code = """
 import signal, sys, time

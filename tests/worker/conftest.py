@@ -69,6 +69,17 @@ cpus = 1
 memory_gb = 0.5
 seconds = 4
 config = { width = 8, steps = 2 }
+[profiles.warm]
+cpus = 1
+gpus = 2
+memory_gb = 0.5
+budget = { seconds = 6, warm_up_seconds = 60, evaluation_seconds = 60 }
+config = { goal = 3 }
+[profiles.hasty]
+cpus = 1
+gpus = 2
+memory_gb = 0.5
+budget = { seconds = 60, warm_up_seconds = 1 }
 [profiles.brief]
 cpus = 1
 memory_gb = 0.5

@@ -141,6 +141,41 @@ def test_a_training_is_adopted_as_if_nothing_had_happened(dock: Dock) -> None:
     assert is_complete(record)
 
 
+WARM = """
+data = pathlib.Path(os.environ["ASSAY_DATA"])
+print("compiling", flush=True)
+while not (out / "go").exists():
+    time.sleep(0.05)
+open(os.environ["ASSAY_ASK"], "x").close()
+while not data.is_dir():
+    time.sleep(0.01)
+print("training", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("word", [b"compiling\n", b"training\n"])
+def test_the_clock_of_a_training_goes_on_where_it_was_started(dock: Dock, word: bytes) -> None:
+    """Whether its worker is killed before it asks for its data or after, it has its whole budget
+    and no more."""
+    record = dock.lab.submit(WARM, profile="warm")
+    process = dock.worker()
+    dock.lab.api.wait(printed(record, b"compiling\n"), 120)
+    if word == b"training\n":
+        dock.go()
+    dock.lab.api.wait(printed(record, word), 120)
+    process.kill()
+    process.wait()
+    dock.worker()
+    dock.registered(2)
+    if word != b"training\n":
+        dock.go()
+    end = dock.lab.api.finished(record, 120)
+    assert end["failure"]["code"] == "wall_budget_exceeded"
+    assert end["provenance"]["train_warm_up_seconds"] > 0
+    assert 6 <= end["provenance"]["train_seconds"] < 60
+
+
 def test_a_training_survives_many_deaths(dock: Dock) -> None:
     record = dock.lab.submit(COUNT, profile="long")
     dock.kill_when(printed(record, b"5\n"))

@@ -181,6 +181,7 @@ def _body(row: schema.Experiment, baseline: BaselineStats, related: _Related) ->
     scored = {m.seed: m.scored for m in measured if m.scored is not None}
     rounded = [each.shown for each in scored.values()]
     seconds = [m.seconds for m in measured if m.seconds is not None]
+    warm_ups = [w for m in measured if (w := (m.provenance or {}).get("train_warm_up_seconds"))]
     name = baseline.metric.confirmed
     metrics = [shown_metrics(m.metrics) for m in measured if name and m.metrics]
     confirmed = [found[name] for found in metrics if name and name in found]
@@ -209,6 +210,7 @@ def _body(row: schema.Experiment, baseline: BaselineStats, related: _Related) ->
         comparison=baseline.compare(scored) if succeeded else None,
         used=_used(measured, baseline.metric.name) if succeeded else None,
         seconds=sum(map(whole, seconds)) if seconds else None,
+        warm_up_seconds=sum(map(whole, warm_ups)) if warm_ups else None,
         shared_with=[twin for twin in twins if twin != row.id],
         retried_as=related.retried_as.get(row.id, []),
         created_at=row.created_at,

@@ -275,6 +275,8 @@ def _describe(body: ExperimentBody) -> str:
         f"reward {format_number(body.reward)}",
         f"took {format_seconds(body.seconds)}",
     ]
+    if body.warm_up_seconds is not None:
+        lines[-1] += f", after {format_seconds(body.warm_up_seconds)} of warm-up"
     if used := format_used(body.used):
         lines.append(f"beside the baseline: {used}")
     if body.failure is not None:

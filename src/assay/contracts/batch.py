@@ -428,6 +428,9 @@ class ExperimentBody(Resource):
         None, description="What it used beside the baseline, where the profile caps that."
     )
     seconds: float | None = Field(description="Wall clock of training and evaluation.")
+    warm_up_seconds: float | None = Field(
+        None, description="What training took before its clock started; not part of `seconds`."
+    )
     shared_with: list[str] = Field(
         [], description="Other experiments whose codebase is identical; they share measurements."
     )

@@ -91,7 +91,13 @@ class Budget(Manifest):
     )
     tokens: int | None = Field(None, gt=0, le=_MAX_COUNT)
     steps: int | None = Field(None, gt=0, le=_MAX_COUNT)
-    # A process that knows no such caps refuses the keys, so they are stored only where given.
+    # A process that knows no such keys refuses them, so they are stored only where given.
+    warm_up_seconds: Seconds | None = Field(
+        None,
+        exclude_if=_is_none,
+        description="How long the code may compile before it asks for its data; `seconds` count "
+        "from there.",
+    )
     compute: Multiple | None = Field(
         None,
         exclude_if=_is_none,
@@ -107,6 +113,11 @@ class Budget(Manifest):
         exclude_if=_is_none,
         description="Bytes of the artifact at most, as a multiple of the baseline's.",
     )
+
+    @property
+    def training_seconds(self) -> float:
+        """What training may take with its warm-up; GPUs are held, and paid for, as long."""
+        return self.seconds + (self.warm_up_seconds or 0.0)
 
     @property
     def is_relative(self) -> bool:
@@ -196,6 +207,15 @@ class Profile(Manifest):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _warms_up_on_gpus(self) -> Profile:
+        if self.budget.warm_up_seconds is not None and not self.gpus:
+            raise ValueError(
+                "budget.warm_up_seconds is for profiles with gpus of at least 1: without GPUs, "
+                "compilation is part of what a training uses: remove it"
+            )
+        return self
+
     @property
     def most_processes(self) -> int:
         """Processes and threads that an attempt may have at once."""
@@ -240,7 +260,9 @@ class Profile(Manifest):
         budget = self.budget
         changes = {
             "seconds": min(budget.seconds, smoke.seconds),
-            "evaluation_seconds": budget.evaluation_seconds + budget.seconds / 2,
+            "evaluation_seconds": budget.evaluation_seconds + budget.training_seconds / 2,
+            # Its data is there from the start: it shows that steps are taken, not how fast.
+            "warm_up_seconds": None,
         }
         return self.model_copy(
             update={
@@ -277,6 +299,7 @@ class SmokeSpec(Manifest):
         changes = {
             "seconds": min(budget.seconds, self.seconds),
             "evaluation_seconds": _PREPARING_SECONDS,
+            "warm_up_seconds": None,
         }
         return profile.model_copy(update={"budget": budget.model_copy(update=changes)})
 

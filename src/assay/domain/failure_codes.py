@@ -75,6 +75,7 @@ class FailureCode(StrEnum):
     # Measurements that ended before scoring.
     CRASHED = "crashed"
     WALL_BUDGET_EXCEEDED = "wall_budget_exceeded"
+    WARM_UP_EXCEEDED = "warm_up_exceeded"
     CPU_BUDGET_EXCEEDED = "cpu_budget_exceeded"
     COMPUTE_EXCEEDED = "compute_exceeded"
     ARTIFACT_EXCEEDED = "artifact_exceeded"
@@ -369,6 +370,11 @@ RULES: Final[Mapping[FailureCode, FailureRules]] = {
     FailureCode.WALL_BUDGET_EXCEEDED: _code(
         "Training reached `budget.seconds`. Make it do less; `$ASSAY_SECONDS` holds the limit. On"
         " CPUs, time without a processor [does not count](execution.md#who-is-to-blame).",
+        _TRAIN,
+    ),
+    FailureCode.WARM_UP_EXCEEDED: _code(
+        "Training did not ask for its data within `budget.warm_up_seconds`. Compile less before"
+        " [the file `$ASSAY_ASK` is made](environments.md#warm-up), or make it in any case.",
         _TRAIN,
     ),
     FailureCode.CPU_BUDGET_EXCEEDED: _code(

@@ -135,7 +135,7 @@ class BubblewrapHandle(ProcessHandle):
         """The guard may have ended it while this process hung."""
         guarded = self._limits.longest_seconds + GUARD_SECONDS
         if code in _GUARD_CODES and time.monotonic() - self._started >= guarded:
-            return "wall"
+            return self._out_of_time()
         return super()._explain(usage, code, certain)
 
     def _program_code(self, code: int) -> tuple[int, bool]:

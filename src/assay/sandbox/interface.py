@@ -12,7 +12,7 @@ DEVNULL = -1
 """Stands for "no such stream" in `SandboxSpec.stdin`, `stdout` and `stderr`."""
 
 Reason = Literal[
-    "exited", "wall", "memory", "host_memory", "cancelled", "cpu", "disk", "processes"
+    "exited", "wall", "warm_up", "memory", "host_memory", "cancelled", "cpu", "disk", "processes"
 ]
 
 
@@ -72,6 +72,9 @@ class Limits:
 
     Of the time for which the host kept the program waiting for a processor, `starved_seconds` do
     not count as wall clock (see `starvation`).
+
+    With `warm_up_seconds` the wall clock stands still until `Handle.start_clock` is called. A
+    program for which nobody has called it after so many seconds ends with the reason `warm_up`.
     """
 
     wall_seconds: float
@@ -84,11 +87,12 @@ class Limits:
     disk_bytes: int | None = None
     disk_files: int | None = None
     starved_seconds: float = 0.0
+    warm_up_seconds: float = 0.0
 
     @property
     def longest_seconds(self) -> float:
-        """Wall clock after which the program ends, however long it was kept waiting."""
-        return self.wall_seconds + self.starved_seconds
+        """Time after which the program ends, however long it warmed up or was kept waiting."""
+        return self.warm_up_seconds + self.wall_seconds + self.starved_seconds
 
     def __post_init__(self) -> None:
         positive = (
@@ -102,8 +106,10 @@ class Limits:
             self.disk_bytes,
             self.disk_files,
         )
-        if any(value is not None and value <= 0 for value in positive) or self.starved_seconds < 0:
+        if any(value is not None and value <= 0 for value in positive):
             raise ValueError(f"limits must be positive: {self}")
+        if self.starved_seconds < 0 or self.warm_up_seconds < 0:
+            raise ValueError(f"limits must not be negative: {self}")
 
 
 @dataclass(frozen=True)
@@ -179,6 +185,8 @@ class Exit:
     there, otherwise it is a lower bound. `peak_memory_bytes` is None when nothing could measure
     it. `host_memory` means that the kernel killed it for memory that others took: it had not
     reached its own limit. For `starved_seconds` it was kept waiting for a processor.
+    `wall_seconds` do not contain `warm_up_seconds`, which passed before the clock was started; of
+    a program with a warm-up whose clock nobody started, that is all its time.
 
     `code_is_certain` is False where the backend saw a status of 128 + n alone: `code` is -n then,
     but the program may as well have exited with 128 + n itself.
@@ -191,6 +199,7 @@ class Exit:
     peak_memory_bytes: int | None
     code_is_certain: bool = True
     starved_seconds: float = 0.0
+    warm_up_seconds: float = 0.0
 
     @property
     def signalled(self) -> bool:
@@ -222,6 +231,11 @@ class Handle(Protocol):
 
     def kill(self) -> None:
         """Kill the whole tree now, without grace; may be called from any thread, repeatedly."""
+        ...
+
+    def start_clock(self, at: float | None = None) -> None:
+        """Start the wall clock of a program with `Limits.warm_up_seconds`, now or since `at` (of
+        the monotonic clock); does nothing when it runs. May be called from any thread."""
         ...
 
     def gauges(self) -> dict[str, float]:

@@ -129,7 +129,7 @@ class ProcessHandle(SupervisedHandle):
             return SandboxError(f"processes of the sandbox (process {self.pid}) do not die")
         self._close()
         with self.cleanup, contextlib.closing(self._watcher):
-            wall_seconds = time.monotonic() - self._started
+            wall_seconds, warm_up_seconds = self._durations()
             usage = self.meter.sample(up_to_date=True)
             status, cpu_seconds, peak_bytes = self._reap(usage)
             code, certain = self._program_code(status)
@@ -144,6 +144,7 @@ class ProcessHandle(SupervisedHandle):
                 peak_bytes,
                 certain,
                 usage.starved_seconds,
+                warm_up_seconds,
             )
 
     def _start_error(self) -> SandboxError | None:

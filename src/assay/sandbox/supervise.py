@@ -67,6 +67,7 @@ class SupervisedHandle:
         self.meter = meter
         self._disk = disk
         self._started = time.monotonic()
+        self._clock_started: float | None = None
         self._lock = threading.Lock()
         self._state = threading.Lock()
         self._waiting = False
@@ -81,7 +82,7 @@ class SupervisedHandle:
                     self._waiting = True
                 try:
                     reason = self._watch(cancel)
-                    if reason in ("wall", "cancelled", "cpu") and not self._killed:
+                    if reason in ("wall", "warm_up", "cancelled", "cpu") and not self._killed:
                         self._give_grace()
                     self._outcome = self._finish(reason)
                 finally:
@@ -103,6 +104,11 @@ class SupervisedHandle:
         with self._lock:
             if self._outcome is None:
                 self._outcome = self._finish("cancelled")
+
+    def start_clock(self, at: float | None = None) -> None:
+        with self._state:
+            if self._limits.warm_up_seconds and self._clock_started is None:
+                self._clock_started = time.monotonic() if at is None else at
 
     def gauges(self) -> dict[str, float]:
         return self.meter.gauges()
@@ -150,16 +156,38 @@ class SupervisedHandle:
             if overrun is not None:
                 return overrun
 
+    @property
+    def _warms_up(self) -> bool:
+        """Whether the wall clock stands still."""
+        return self._limits.warm_up_seconds > 0 and self._clock_started is None
+
     def _deadline(self, usage: Usage) -> float:
-        """When the wall clock is used up; time without a processor does not count."""
+        """When the warm-up or the wall clock is used up; time without a processor does not count
+        as wall clock."""
+        since = self._clock_started
+        if since is None:
+            if self._limits.warm_up_seconds > 0:
+                return self._started + self._limits.warm_up_seconds
+            since = self._started
         granted = min(usage.starved_seconds, self._limits.starved_seconds)
-        return self._started + self._limits.wall_seconds + granted
+        return since + self._limits.wall_seconds + granted
+
+    def _out_of_time(self) -> Reason:
+        return "warm_up" if self._warms_up else "wall"
+
+    def _durations(self) -> tuple[float, float]:
+        """Seconds on the wall clock so far, and those before it was started."""
+        now, since = time.monotonic(), self._clock_started
+        if self._limits.warm_up_seconds == 0:
+            return now - self._started, 0.0
+        since = now if since is None else since
+        return now - since, since - self._started
 
     def _overrun(self, usage: Usage, cancel: threading.Event | None) -> Reason | None:
         if self._killed or (cancel is not None and cancel.is_set()):
             return "cancelled"
         if time.monotonic() >= self._deadline(usage):
-            return "wall"
+            return self._out_of_time()
         if self._disk.exceeded():
             return "disk"
         return self._over_limit(usage)

@@ -1,7 +1,7 @@
 """What was spent, and the caps on it: dollars of model calls, hours of GPUs.
 
 A call that is under way counts with what it is expected to cost, a measurement that has not ended
-with its whole budget: so a cap holds for what was begun, not only for what has ended.
+with its whole budget and warm-up: so a cap holds for what was begun, not only for what has ended.
 """
 
 from __future__ import annotations

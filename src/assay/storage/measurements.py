@@ -213,7 +213,7 @@ def _queued(
         "cpus": profile.cpus,
         "gpus": profile.gpus,
         "memory_bytes": profile.memory_bytes,
-        "budget_seconds": profile.budget.seconds,
+        "budget_seconds": profile.budget.training_seconds,
         "infrastructure_failures": 0,
         "cancel_requested": False,
         "created_at": now,

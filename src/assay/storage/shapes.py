@@ -37,7 +37,7 @@ def bound_seconds(profile: Profile) -> float:
     host's first attempt runs that before, and others wait for it.
     """
     budget = profile.budget
-    bound = budget.seconds + 2 * budget.evaluation_seconds
+    bound = budget.training_seconds + 2 * budget.evaluation_seconds
     if budget.is_relative:
         bound += REFERENCE_RUNS * (budget.seconds + budget.evaluation_seconds)
     more_bytes = max(0, profile.artifact_bytes - int(ARTIFACT_GB * (1 << 30)))
@@ -53,7 +53,7 @@ def find(session: Session, setting: Setting, profile: Profile, *, needs_isolatio
         "gpus": profile.gpus,
         "memory_bytes": profile.memory_bytes,
         "needs_isolation": needs_isolation,
-        "budget_seconds": profile.budget.seconds,
+        "budget_seconds": profile.budget.training_seconds,
         "bound_seconds": bound_seconds(profile),
         "environment_id": setting.environment,
         "profile": setting.profile,

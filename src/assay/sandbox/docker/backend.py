@@ -50,7 +50,6 @@ from assay.sandbox.interface import (
     Exit,
     Guarantee,
     Handle,
-    Keep,
     Limits,
     Mount,
     Reason,
@@ -265,7 +264,7 @@ class DockerSandbox:
             state = self._engine.state(container) if container is not None else {}
             if container is not None:
                 self._engine.remove(container)
-            return _outcome(keep, note, state, blame_memory(disk, spec.limits))
+            return _outcome(spec, note, state, blame_memory(disk, spec.limits))
 
     def _take_over(
         self, spec: SandboxSpec, container: str, link: Link, note: kept.Note
@@ -282,18 +281,20 @@ def _profile(locks: bool) -> str:
 
 
 def _outcome(
-    keep: Keep, note: kept.Note | None, state: dict[str, Any], no_memory: Reason
+    spec: SandboxSpec, note: kept.Note | None, state: dict[str, Any], no_memory: Reason
 ) -> kept.Ended | None:
     """What became of a program whose container is gone; `state` is the last that Docker knew, and
     `no_memory` the reason to tell if memory ran out."""
-    record = kept.read_record(keep.folder)
+    assert spec.keep is not None  # or it could not be adopted
+    record = kept.read_record(spec.keep.folder)
     if note is None or not record.started:
         return None
-    if record.end is not None:
-        return kept.Ended(record.end)
-    if state.get("OOMKilled"):
+    end = record.end
+    if end is None and state.get("OOMKilled"):
         wall = time.monotonic() - note.started if note.boot == boot_id() else 0.0
-        return kept.Ended(Exit(no_memory, -signal.SIGKILL, max(0.0, wall), 0.0, None))
+        end = Exit(no_memory, -signal.SIGKILL, max(0.0, wall), 0.0, None)
+    if end is not None:
+        return kept.Ended(end, note.started, warm_up=spec.limits.warm_up_seconds > 0)
     raise SandboxError("the container was ended from outside while no worker watched")
 
 

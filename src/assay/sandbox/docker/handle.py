@@ -53,14 +53,14 @@ class DockerHandle(SupervisedHandle):
 
     def _finish(self, reason: Reason) -> Exit | SandboxError:
         # The init waits for us before it ends, so the container's numbers are still there.
-        wall_seconds = time.monotonic() - self._started
+        wall_seconds, warm_up_seconds = self._durations()
         usage = self.meter.sample(up_to_date=True)
         try:
             self._destroy()
             code, out_of_memory = self._result()
             error = self._start_error() if reason == "exited" else None
             if reason == "exited" and self._link.late:
-                reason = "wall"
+                reason = self._out_of_time()
             elif reason == "exited":
                 if not usage.out_of_host_memory:  # the engine cannot tell the two apart
                     usage = replace(usage, out_of_memory=usage.out_of_memory or out_of_memory)
@@ -81,6 +81,7 @@ class DockerHandle(SupervisedHandle):
             usage.cpu_seconds,
             usage.peak_bytes,
             starved_seconds=usage.starved_seconds,
+            warm_up_seconds=warm_up_seconds,
         )
 
     def _start_error(self) -> SandboxError | None:

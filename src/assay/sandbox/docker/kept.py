@@ -10,12 +10,12 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from assay.sandbox.docker.link import KNOCK, listen
-from assay.sandbox.interface import Exit, Keep
+from assay.sandbox.interface import Exit, Keep, Reason
 
 _NOTE, _RECORD = "note.json", "record"
 _MOST_RECORD = 1 << 16
@@ -76,6 +76,12 @@ def _end_of(found: dict[str, Any]) -> Exit | None:
     return Exit("wall" if found.get("late") is True else "exited", code, wall, cpu, peak)
 
 
+def _before_the_clock(end: Exit) -> Exit:
+    """The end of a program whose wall clock nobody has started."""
+    reason: Reason = "warm_up" if end.reason == "wall" else end.reason
+    return replace(end, reason=reason, wall_seconds=0.0, warm_up_seconds=end.wall_seconds)
+
+
 def clear(folder: Path) -> None:
     """Remove what a worker left that died before its order arrived."""
     for name in (_NOTE, _RECORD, KNOCK):
@@ -102,15 +108,31 @@ def container_name(scope: str, program: str) -> str:
 
 
 class Ended:
-    """The handle of a program that has ended, and whose container is gone."""
+    """The handle of a program that has ended, and whose container is gone.
+
+    `started` is when it was started, of the monotonic clock. With a `warm_up`, what of its time
+    was on the wall clock is known when `start_clock` has been told.
+    """
 
     pid = 0
 
-    def __init__(self, end: Exit) -> None:
-        self._end = end
+    def __init__(self, end: Exit, started: float = 0.0, *, warm_up: bool = False) -> None:
+        self._started, self._warm_up = started, warm_up
+        self._end = _before_the_clock(end) if warm_up else end
 
     def wait(self, cancel: threading.Event | None = None) -> Exit:
         return self._end
+
+    def start_clock(self, at: float | None = None) -> None:
+        end = self._end
+        whole = end.wall_seconds + end.warm_up_seconds
+        if not self._warm_up or at is None or end.wall_seconds > 0:
+            return
+        warm_up = min(max(0.0, at - self._started), whole)
+        reason: Reason = "wall" if end.reason == "warm_up" else end.reason
+        self._end = replace(
+            end, reason=reason, wall_seconds=whole - warm_up, warm_up_seconds=warm_up
+        )
 
     def kill(self) -> None:
         """Nothing of it is left."""
