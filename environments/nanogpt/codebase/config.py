@@ -35,7 +35,10 @@ class Config:
     attention: str = "sdpa"
     # Matrix products in "bf16" or "fp32"; "auto": bf16 on GPUs and where a CPU computes in it.
     precision: str = "auto"
-    # Compile the loss with torch.compile. Takes about a minute, which the budget pays for.
+    # What is passed from block to block in "bf16" or "fp32", where products are in bf16; "auto":
+    # bf16 on GPUs.
+    residual: str = "auto"
+    # Compile the loss with torch.compile: about a minute, before the budget's clock (warm_up.py).
     compile: bool = True
 
     # --- Optimiser: AdamW on all parameters ---
@@ -134,6 +137,7 @@ CHOICES = {
     "norm": ("rmsnorm", "layernorm"),
     "attention": ("sdpa", "bmm"),
     "precision": ("auto", "bf16", "fp32"),
+    "residual": ("auto", "bf16", "fp32"),
     "schedule_by": ("steps", "clock"),
     "order": ("sequential", "random"),
 }

@@ -6,6 +6,7 @@ of w takes the r-th of w equal parts of the rows.
 """
 
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -38,12 +39,30 @@ def read_shard(path):
 
 
 class Data:
-    """All shards of $ASSAY_DATA, the end of the last one kept apart for validation."""
+    """All shards of $ASSAY_DATA, the end of the last one kept apart for validation.
+
+    With $ASSAY_ASK there are none before `ask`, and `batches` yields one of made-up tokens first.
+    """
 
     def __init__(self, config, rank=0, world=1, rows=None):
         """`rows` are the sequences per step that rank `rank` of `world` takes."""
         self.config, self.rank, self.world = config, rank, world
         self.rows = rows or config.batch_size // world
+        self.is_awaited = "ASSAY_ASK" in os.environ
+        if not self.is_awaited:
+            self._open()
+
+    def ask(self):
+        """Ask for the text and wait until it is there, as a whole: the budget's clock starts."""
+        if self.rank == 0:
+            open(os.environ["ASSAY_ASK"], "x").close()
+        while not os.path.isdir(os.environ["ASSAY_DATA"]):
+            time.sleep(0.005)
+        self.is_awaited = False
+        self._open()
+
+    def _open(self):
+        config = self.config
         folder = Path(os.environ["ASSAY_DATA"])
         self.paths = sorted(folder.glob("*.bin"))
         if not self.paths:
@@ -90,6 +109,8 @@ class Data:
     def batches(self, seed):
         """Yields this rank's (tokens, targets) of one step after the other, each (rows, context)
         int64; targets are the tokens one place on."""
+        if self.is_awaited:
+            yield self.made_up(self.rows)
         windows = self._random(seed) if self.config.order == "random" else self._sequential()
         mine = slice(self.rank * self.rows, (self.rank + 1) * self.rows)
         for tokens, targets in windows:
@@ -116,6 +137,17 @@ class Data:
             starts = torch.randint(len(text) - self.config.context, shape, generator=generator)
             windows = text[starts.numpy() + offsets]  # (batch_size, context + 1)
             yield windows[:, :-1], windows[:, 1:]
+
+    def made_up(self, rows):
+        """Random (tokens, targets) of the shape of `rows` sequences, to compile with."""
+        shape = (rows, self.config.context + 1)
+        tokens = np.random.default_rng(0).integers(self.config.vocab_size, size=shape)
+        return to_tensor(tokens[:, :-1]), to_tensor(tokens[:, 1:])
+
+    def validation_sizes(self, rows):
+        """The different numbers of sequences that `validation` yields, known before the text is."""
+        mine = len(range(self.rank, self.config.val_tokens // self.config.context, self.world))
+        return sorted({min(rows, mine), mine % rows} - {0}) if self.config.val_every else []
 
     def validation(self, rows):
         """Yields this rank's share of the text that was held back, `rows` sequences at a time.

@@ -25,8 +25,16 @@ def uses_bf16(precision):
     if precision != "auto":
         return precision == "bf16"
     hardware = os.environ.get("ASSAY_HARDWARE_CLASS", "")
-    on_gpu = int(os.environ.get("ASSAY_GPUS") or 0) > 0
-    return on_gpu or hardware.endswith("bf16") or hardware == "cpu-amx"
+    return on_gpu() or hardware.endswith("bf16") or hardware == "cpu-amx"
+
+
+def in_bf16(residual):
+    """Whether the residual stream is in bfloat16, where products are."""
+    return on_gpu() if residual == "auto" else residual == "bf16"
+
+
+def on_gpu():
+    return int(os.environ.get("ASSAY_GPUS") or 0) > 0
 
 
 class Norm(nn.Module):
@@ -128,6 +136,8 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.bf16 = uses_bf16(config.precision)
+        # What blocks pass on: in bfloat16 it is half the bytes to move.
+        self.stream = torch.bfloat16 if self.bf16 and in_bf16(config.residual) else torch.float32
         # Rows up to a multiple of 128 make the largest product faster. No token has these rows and
         # their logits are cut off, so that all other numbers are those of the smaller table.
         rows = -(-config.vocab_size // 128) * 128
@@ -155,6 +165,7 @@ class GPT(nn.Module):
         start = cache.read if cache is not None else 0
         x = self.embedding(tokens)  # (B, T, C)
         x = x + self.positions[start : start + T]
+        x = x.to(self.stream)
         for block in self.blocks:
             x = block(x, cache)
         x = self.norm(x)

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +49,11 @@ class Clock:
         self.asked = False
         signal.signal(signal.SIGTERM, self._ask)
         self._check()
+        self.look()
+
+    def start(self):
+        """Start anew: the text is about to be asked for."""
+        self.started = time.monotonic()
         self.look()
 
     def _ask(self, *_):
@@ -126,9 +132,12 @@ def accumulate_gradients(loss_function, net, batch, config, device):
     rows = config.micro_batch or len(tokens)
     parts = list(zip(tokens.split(rows), targets.split(rows)))
     total = torch.zeros((), device=device)
-    for some_tokens, some_targets in parts:
-        loss = loss_function(net, some_tokens, some_targets) / len(parts)
-        loss.backward()
+    # Several ranks send their gradients with the last part.
+    no_sync = getattr(loss_function, "no_sync", nullcontext)
+    for number, (some_tokens, some_targets) in enumerate(parts, start=1):
+        with nullcontext() if number == len(parts) else no_sync():
+            loss = loss_function(net, some_tokens, some_targets) / len(parts)
+            loss.backward()
         total += loss.detach()
     return total
 
@@ -179,7 +188,24 @@ def build(config, ranks, seed):
     gc.collect()
     gc.freeze()
     gc.disable()
-    return net, torch.compile(loss_of, dynamic=False) if config.compile else loss_of
+    loss_function = torch.compile(loss_of, dynamic=False) if config.compile else loss_of
+    return net, ranks.overlap(net, loss_function)
+
+
+def warm_up(loss_function, net, parameters, optimizer, data, batch, config, ranks):
+    """Compile on made-up tokens of all shapes that the training will have."""
+    from warm_up import rehearse
+
+    def step():
+        accumulate_gradients(loss_function, net, batch, config, ranks.device)
+        ranks.average_gradients(parameters)
+        clip_gradients(parameters, config.grad_clip)
+
+    def validate():
+        for rows in data.validation_sizes(config.micro_batch or config.batch_size):
+            loss_function(net, *(part.to(ranks.device) for part in data.made_up(rows)))
+
+    rehearse(step, validate, net, parameters, optimizer, ranks)
 
 
 def main(flags):
@@ -194,6 +220,11 @@ def main(flags):
     every = config.checkpoint_every_seconds
     due = every or float("inf")
 
+    if data.is_awaited:
+        warm_up(loss_function, net, parameters, optimizer, data, batch, config, ranks)
+        clock.start()
+        data.ask()
+        batch = next(batches)
     for step in range(clock.steps):
         progress = clock.progress(step)
         factor = schedule(step, progress, config.warmup_steps, config.lr_floor)

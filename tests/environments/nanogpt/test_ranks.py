@@ -56,7 +56,12 @@ def write_config(folder: Path) -> Path:
 
 
 def train(
-    code: SimpleNamespace, folder: Path, data: Path, processes: int, *flags: str
+    code: SimpleNamespace,
+    folder: Path,
+    data: Path,
+    processes: int,
+    *flags: str,
+    **variables: str,
 ) -> list[dict[str, Any]]:
     """Train in `processes` processes; the points of the curve."""
     out = folder / f"out-{processes}"
@@ -71,6 +76,7 @@ def train(
             "ASSAY_DATA": str(data),
             "ASSAY_OUT": str(out),
             "ASSAY_CONFIG": str(write_config(folder)),
+            **variables,
         },
         capture_output=True,
         text=True,

@@ -138,6 +138,55 @@ def test_a_step_of_the_optimiser(code: SimpleNamespace, style: str) -> None:
         assert (parameter.detach() - before[index]).abs().max() > 1e-4
 
 
+def test_the_fused_update_is_the_one_written_out(code: SimpleNamespace) -> None:
+    """The kernel that GPUs get, on a CPU."""
+    config, net, tokens, targets = made(code, "paper")
+    start = [p.detach().clone() for p in net.parameters()]
+    code.train.loss_of(net, tokens, targets).backward()
+    gradients = [p.grad for p in net.parameters()]
+
+    def updated(fused: bool) -> list[Tensor]:
+        parameters = [p.clone() for p in start]
+        optimizer = code.optim.AdamW(
+            parameters, config.beta1, config.beta2, config.adam_eps, config.weight_decay
+        )
+        for rate in (2e-3, 1e-3, 5e-4):
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient * rate * 1e3
+            if fused:
+                optimizer.steps += 1
+                optimizer.fused_update([p.grad for p in parameters], rate)
+            else:
+                optimizer.step(rate)
+        return parameters
+
+    for fused, written, before in zip(updated(True), updated(False), start, strict=True):
+        assert (fused - written).abs().max() < 1e-6
+        assert (written - before).abs().max() > 1e-4
+
+
+def test_a_residual_stream_in_bfloat16(
+    code: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As GPUs have it by default; it changes the loss by rounding alone."""
+    config, net, tokens, targets = made(code, "paper")
+    exact = code.train.loss_of(net, tokens, targets).item()
+    seen: list[torch.dtype] = []
+    for residual in ("fp32", "bf16"):
+        other = code.model.GPT(replace(config, precision="bf16", residual=residual))
+        other.load_state_dict(net.state_dict())
+        other.blocks[-1].register_forward_hook(lambda *found: seen.append(found[2].dtype))
+        loss = code.train.loss_of(other, tokens, targets)
+        loss.backward()
+        assert loss.item() == pytest.approx(exact, abs=0.03)
+        assert all(p.grad.dtype == torch.float32 for p in other.parameters())
+    assert seen == [torch.float32, torch.bfloat16]
+    assert code.model.GPT(replace(config, precision="bf16")).stream == torch.float32
+    monkeypatch.setenv("ASSAY_GPUS", "1")
+    assert code.model.GPT(replace(config, precision="bf16")).stream == torch.bfloat16
+    assert code.model.GPT(config).stream == torch.float32  # where products are in float32
+
+
 def test_short_gradients_are_not_scaled(code: SimpleNamespace) -> None:
     _, net, tokens, targets = made(code, "tiny")
     code.train.loss_of(net, tokens, targets).backward()
