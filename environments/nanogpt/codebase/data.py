@@ -53,13 +53,16 @@ class Data:
             self._open()
 
     def ask(self):
-        """Ask for the text and wait until it is there, as a whole: the budget's clock starts."""
+        """Ask for the text and wait for it; returns when it appeared, since the budget's clock runs
+        from there."""
         if self.rank == 0:
             open(os.environ["ASSAY_ASK"], "x").close()
         while not os.path.isdir(os.environ["ASSAY_DATA"]):
             time.sleep(0.005)
+        appeared = time.monotonic()
         self.is_awaited = False
         self._open()
+        return appeared
 
     def _open(self):
         config = self.config

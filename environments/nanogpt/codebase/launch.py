@@ -9,7 +9,7 @@ FLAGS = []
 
 
 def main():
-    # The budget's clock runs from here; with $ASSAY_ASK from when the text is asked for (train.py).
+    # The budget's clock runs from here; with $ASSAY_ASK from when the text is there (train.py).
     os.environ["NANOGPT_STARTED"] = repr(time.monotonic())
     # Memory that is freed is kept: to give it back and fetch it again in every step takes a quarter
     # of the time of `tiny`. Read by the C library when a process starts.

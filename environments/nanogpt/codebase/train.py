@@ -51,9 +51,9 @@ class Clock:
         self._check()
         self.look()
 
-    def start(self):
-        """Start anew: the text is about to be asked for."""
-        self.started = time.monotonic()
+    def start(self, at):
+        """Start anew: since `at` the text is there."""
+        self.started = at
         self.look()
 
     def _ask(self, *_):
@@ -222,8 +222,7 @@ def main(flags):
 
     if data.is_awaited:
         warm_up(loss_function, net, parameters, optimizer, data, batch, config, ranks)
-        clock.start()
-        data.ask()
+        clock.start(data.ask())
         batch = next(batches)
     for step in range(clock.steps):
         progress = clock.progress(step)

@@ -1,0 +1,1 @@
+"""What the bundled environments reach on one GPU, in parts that run alone; see `__main__`."""
