@@ -205,6 +205,9 @@ def test_the_verbs_of_an_experiment(cli: Cli, ideas: str) -> None:
     listed = cli("experiment", "list", "--batch", batch, "--json").json["data"]
     good, broken = listed[0]["id"], listed[3]["id"]
     assert "reward 0.4" in cli("experiment", "show", good).out
+    assert "took 3.5 s\n" in cli("experiment", "show", good).out
+    cli.service.experiments[batch][0]["warm_up_seconds"] = 41.0
+    assert "took 3.5 s, after 41 s of warm-up" in cli("experiment", "show", good).out
     assert "failed at train (crashed)" in cli("experiment", "show", broken).out
     assert cli("experiment", "diff", good).out.startswith("--- a/train.py")
     assert "+\x1b[31mrate" in cli("experiment", "diff", good, "--json").json["data"]["diff"]

@@ -89,7 +89,8 @@ def test_results_that_differ_by_less_than_is_shown_look_the_same_everywhere(
 
 
 def test_views_show_what_the_rules_of_rounding_say(service: Service) -> None:
-    score(service, ONE, FACTS_ONE | {"peak_memory_bytes": (3 << 20) + 5})
+    warm = {"train_warm_up_seconds": 20.4}
+    score(service, ONE, FACTS_ONE | {"peak_memory_bytes": (3 << 20) + 5} | warm)
     get = service.api.get
     measurement = get(f"/v1/measurements/{service.found['measurement_id']}").json()
     assert measurement["metric"] == 12.5
@@ -101,6 +102,7 @@ def test_views_show_what_the_rules_of_rounding_say(service: Service) -> None:
     assert measurement["provenance"]["peak_memory_bytes"] == 3 << 20
     assert measurement["provenance"]["rescored"] == 12.5
     experiment = get(f"/v1/experiments/{service.experiments[0]}").json()
+    assert experiment["warm_up_seconds"] == 40.0  # of both seeds, as `seconds` are
     assert experiment["metric"] == experiment["reward"] == 12.5
     assert experiment["confirmed"] == 11.4
     assert experiment["seconds"] == 8.0
