@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from assay.sandbox import Mount, SandboxSettings, open_sandbox
 from assay.sandbox import bubblewrap as backend
-
-PATH = Path(__file__).resolve().parents[1] / "gpu" / "isolation.py"
-
-
-@pytest.fixture(scope="module")
-def isolation() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_isolation", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+from benchmarks.gpu import isolation
 
 
 @pytest.fixture
-def programs(isolation: ModuleType, tmp_path: Path) -> Any:
+def programs(tmp_path: Path) -> Any:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     settings = SandboxSettings("bubblewrap", grace_seconds=0.5, scratch=scratch)
@@ -37,7 +22,7 @@ def programs(isolation: ModuleType, tmp_path: Path) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.bubblewrap
-def test_every_question_is_answered_on_a_cpu(isolation: ModuleType) -> None:
+def test_every_question_is_answered_on_a_cpu() -> None:
     found = isolation.run(1, True)
     assert found["isolated"]
     assert found["absent"]
@@ -55,7 +40,7 @@ def test_every_question_is_answered_on_a_cpu(isolation: ModuleType) -> None:
         assert kill["right_result"]
 
 
-def test_without_a_gpu_only_a_dry_run_is_possible(isolation: ModuleType) -> None:
+def test_without_a_gpu_only_a_dry_run_is_possible() -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("there is a GPU here")
     with pytest.raises(RuntimeError, match="dry run"):
@@ -63,9 +48,7 @@ def test_without_a_gpu_only_a_dry_run_is_possible(isolation: ModuleType) -> None
 
 
 @pytest.mark.bubblewrap
-def test_a_node_too_many_is_told(
-    isolation: ModuleType, programs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_too_many_is_told(programs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a sandbox that hands out a neighbour's node by mistake."""
     names = ("nvidia1", "nvidiactl", "nvidia0")
     mounts = tuple(Mount(Path("/dev/null"), f"/dev/{name}") for name in names)

@@ -57,20 +57,25 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("order", ["sequential", "random"])
 def test_the_training_that_follows_is_the_same(
-    write_shards: WriteShards, tmp_path: Path, worker: Worker, order: str, processes: int
+    code: SimpleNamespace,
+    write_shards: WriteShards,
+    tmp_path: Path,
+    worker: Worker,
+    order: str,
+    processes: int,
 ) -> None:
     data = write_shards(shard(TEXT[:1500]), shard(TEXT[1500:]))
     flags = ("--order", order, "--micro_batch", "2")
     for name in ("at-once", "asks"):
         (tmp_path / name).mkdir()
-    at_once = train(tmp_path / "at-once", data, processes, *flags)
+    at_once = train(code, tmp_path / "at-once", data, processes, *flags)
     data.rename(worker.waiting)
     # A start long ago: the budget would be over if its clock did not start anew.
     variables = {
         "ASSAY_ASK": str(worker.asked),
         "NANOGPT_STARTED": repr(time.monotonic() - 3600),
     }
-    asks = train(tmp_path / "asks", worker.data, processes, *flags, **variables)
+    asks = train(code, tmp_path / "asks", worker.data, processes, *flags, **variables)
     ended = time.monotonic()
     assert worker.at is not None
     # DDP lays its messages out anew after the first step, which rounds otherwise.
