@@ -4,6 +4,7 @@
     python -m benchmarks.calibrate --only baselines --only cost --environment nanogpt
     python -m benchmarks.calibrate --stop-after 60     end cleanly after an hour
     python -m benchmarks.calibrate --check             list what is stale; measure nothing
+    python -m benchmarks.calibrate --carry-over        after a change that no `tiny` run can notice
 
 Stages, for each environment (`plans.py` says on how many seeds):
 
@@ -17,8 +18,9 @@ is stored in .assay/measured.jsonl when it ends, under the environment's hash, s
 calibration continues where it stopped and a changed environment is measured anew. A run that
 failed twice is a result and is shown as such; `--retry-failed` makes it again. `--again` ignores
 everything stored. `cost` needs a machine that does nothing else: it says so otherwise, writes
-nothing, and is measured again next time. After Ctrl-C, runs that have begun are finished.
-Afterwards run `make measurements`. The last line is JSON.
+nothing, and is measured again next time. `--carry-over` measures a sample of what is stale and
+keeps the stored figures where it comes out the same to the last digit (`carry.py`). After Ctrl-C,
+runs that have begun are finished. Afterwards run `make measurements`. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -32,11 +34,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from statistics import fmean
 from typing import Any
 
 from assay.environments.catalog import Environment
 from benchmarks.burners import burners
+from benchmarks.calibrate.carry import can_be_carried, carry
 from benchmarks.calibrate.plans import PLANS, Plan
 from benchmarks.calibrate.stages import (
     BUSY,
@@ -119,6 +123,29 @@ class Calibration:
             "left": sum(self._left(stale).values()),
             "failed": failed,
         }
+
+    def carry_over(self) -> dict[str, Any]:
+        """Keep the stale outputs that a sample of runs confirms; say which it does not."""
+        carried, differ = [], {}
+        for stage in filter(can_be_carried, self.stale()):
+            with opened_bench(
+                stage.environment, stage.plan.profile, cache=self._places.cache
+            ) as bench:
+                found = carry(stage, partial(self._sampled, bench))
+            if found:
+                differ[stage.title] = found
+            else:
+                carried.append(stage.title)
+            self._say(f"{stage.title}: {'; '.join(found) or 'carried over'}")
+        return {"name": "calibrate", "carried_over": carried, "failed": differ}
+
+    def _sampled(
+        self, bench: Bench, stage: Stage, runs: Sequence[Run]
+    ) -> dict[tuple[str, int], float | None]:
+        self._measure(bench, stage, [stage])
+        store, metric = self._store(stage, ""), bench.metric_name
+        found = {(run.name, run.seed): store.get(run.codebase, run.seed) for run in runs}
+        return {key: r.metrics.get(metric) for key, r in found.items() if r is not None}
 
     def _measure(self, bench: Bench, stage: Stage, stale: Sequence[Stage]) -> None:
         def report(run: Run, result: Result) -> None:
@@ -239,6 +266,7 @@ def main(arguments: Sequence[str] | None = None, plans: Sequence[Plan] = PLANS) 
     parser.add_argument("--retry-failed", action="store_true")
     parser.add_argument("--check", action="store_true", help="measure nothing; list what is stale")
     parser.add_argument("--again", action="store_true", help="ignore all that is stored")
+    parser.add_argument("--carry-over", action="store_true", help="keep what a sample confirms")
     given = parser.parse_args(arguments)
     with stopping(given.stop_after) as stop:
         calibration = Calibration(
@@ -251,7 +279,7 @@ def main(arguments: Sequence[str] | None = None, plans: Sequence[Plan] = PLANS) 
         )
         if given.check:
             return check(calibration)
-        done = calibration.run()
+        done = calibration.carry_over() if given.carry_over else calibration.run()
     print(json.dumps(done))
     return 1 if done["failed"] else 0
 

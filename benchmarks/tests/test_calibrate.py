@@ -272,3 +272,28 @@ def test_the_plans_fit_the_environments() -> None:
         "grpo": 31,
     }
     assert MEASURED.parent.name == ".assay"
+
+
+@pytest.mark.slow
+def test_outputs_are_carried_over_where_a_sample_comes_out_the_same(desk: Desk) -> None:
+    kinds = ("baselines", "tables", "nulls")
+    desk.calibrate(kinds)
+    before, runs = desk.baseline(), len(desk.measured())
+    manifest = desk.folder / "environment.toml"
+    manifest.write_text(manifest.read_text() + "\n# A remark that no run can notice.\n")
+    done = desk.calibration(kinds).carry_over()
+    assert (len(done["carried_over"]), done["failed"]) == (4, {})
+    after = desk.baseline()
+    assert after["environment"] == Environment.load(desk.folder).id != before["environment"]
+    assert after["carried_over"]["from"] == before["environment"]
+    assert (after["values"], after["measured_at"]) == (before["values"], before["measured_at"])
+    assert len(desk.measured()) == runs + 3 + 2  # three of the baseline, one of each edit
+    assert desk.calibration(kinds).stale() == []
+
+    landscape = desk.folder / "codebase" / "landscape.py"
+    landscape.write_text(landscape.read_text().replace("0.9 *", "0.5 *"))
+    kept = desk.baseline()
+    done = desk.calibration(kinds).carry_over()
+    assert done["carried_over"] == []
+    assert any("baseline, seed 0" in said for said in done["failed"]["toy: baseline.json"])
+    assert desk.baseline() == kept
