@@ -19,8 +19,8 @@ calibration continues where it stopped and a changed environment is measured ane
 failed twice is a result and is shown as such; `--retry-failed` makes it again. `--again` ignores
 everything stored. `cost` needs a machine that does nothing else: it says so otherwise, writes
 nothing, and is measured again next time. `--carry-over` measures a sample of what is stale and
-keeps the stored figures where it comes out the same to the last digit (`carry.py`). After Ctrl-C,
-runs that have begun are finished. Afterwards run `make measurements`. The last line is JSON.
+keeps the stored figures where it comes out the same (`carry.py`). After Ctrl-C, runs that have
+begun are finished. Afterwards run `make measurements`. The last line is JSON.
 """
 
 from __future__ import annotations
