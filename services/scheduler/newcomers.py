@@ -125,7 +125,9 @@ class Newcomers:
         for each in sorted({_pinned(shape) for shape in shapes if shape.setting}):
             known = self._known[each]
             fitting = self._fitting(each, known, hosts)
-            if any(known.state(host.facts.narrow) is None for host in fitting):
+            is_new = any(known.state(host.facts.narrow) is None for host in fitting)
+            is_there = any(known.is_defined_by(host.facts) for host in fitting)
+            if fitting and (is_new or not is_there):
                 with self._write() as session:
                     changed |= self._introduce(session, each, fitting)
         return changed

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from assay.domain.conditions import Conditions
 from assay.domain.errors import Conflict, InvalidInput
 from assay.domain.metrics import Direction
 from assay.domain.states import AttemptState
 from assay.environments.catalog import Catalog
-from assay.storage import conditions, environments, equivalences, schema
+from assay.storage import conditions, environments, equivalences, schema, waiting, workers
 from assay.storage.attempts import Outcome
 from assay.storage.database import Database
 from assay.storage.equivalences import Equality
@@ -287,3 +287,41 @@ def test_unknown_conditions_are_named(world: World) -> None:
     mine = conditions.host_facts("cpu", INFO).wide
     with pytest.raises(InvalidInput, match="hardware class cpu"):
         pinned(world, conditions=mine, hardware_class="gpu")
+
+
+def test_who_waits_for_a_first_host_that_is_gone_takes_its_place(world: World) -> None:
+    cluster = Cluster(world)
+    on = pinned(world)
+    other = cluster.add(world.another("updated", info=INFO | {"driver": "570.2"}))
+    world.submit("one", on=on, baseline_seeds=3)
+    cluster.scheduler.tick()
+    first, second = narrow(), narrow(driver="570.2")
+    if equality(world, second) == Equality.FIRST:
+        first, second, world, other = second, first, other, world
+    assert (equality(world, first), equality(world, second)) == (Equality.FIRST, Equality.PENDING)
+    with world.db.write() as session:
+        workers.remove(world.db, session, world.worker)
+    cluster.run()
+    assert (equality(world, first), equality(world, second)) == (None, Equality.FIRST)
+    assert ("score", 2) in cluster.ran_on(other)
+
+
+def test_a_batch_says_that_nobody_offers_its_conditions(world: World) -> None:
+    batch = world.submit("one", on=pinned(world), seeds=[0])
+    world.implement(world.experiments(batch)[0].id, "b = 1\n")
+
+    def waits() -> list[Any]:
+        with world.db.read() as session:
+            return list(waiting.of_batch(world.db, session, batch))
+
+    Cluster(world).scheduler.tick()
+    world.restart("three", info=INFO | {"torch": "2.8.0"})
+    with world.db.write() as session:
+        session.execute(update(schema.Measurement).values(state="queued"))
+    ((number, id_, differ),) = waits()
+    assert (number, id_) == (1, conditions.host_facts("cpu", INFO).wide)
+    assert differ == ["torch: 2.9 and 2.8"]
+    world.restart("four", info=INFO | {"driver": "999"})
+    assert waits()[0].differences is None
+    world.restart("five", info=INFO)
+    assert waits() == []

@@ -140,9 +140,17 @@ def _waits_for(context: Context, session: Session, batch: schema.Batch) -> list[
         if isinstance(found, waiting.Pause):
             seconds = max(0.0, (found.at - now).total_seconds())
             said.append(f"{what} to be tried again after {found.code}, in {seconds:.0f} s")
+        elif isinstance(found, waiting.Unmet):
+            said.append(f"{what} under {found.conditions}: {_unmet(found)}")
         else:
             said.append(f"{what} for a worker of {found.hardware_class}: none can take work")
     return said
+
+
+def _unmet(found: waiting.Unmet) -> str:
+    if found.differences is None:
+        return "controls on hosts with other software come first"
+    return f"live workers differ ({'; '.join(found.differences)})"
 
 
 def _not_done(session: Session, batch_id: str) -> int:

@@ -15,7 +15,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from assay.domain.conditions import INCOMPARABLE, UNRECORDED, Conditions, HostFacts, differences
@@ -64,6 +64,10 @@ class Known:
         row = self.rows.get(id_)
         return None if row is None else row.state
 
+    def is_defined_by(self, host: HostFacts) -> bool:
+        """Whether others are compared with such a host."""
+        return self.state(host.narrow) in (Equality.FIRST.value, Equality.EQUAL.value)
+
     def effective(self, host: HostFacts) -> str:
         """The conditions that a host's results belong to."""
         if self.state(host.narrow) == Equality.DIFFERENT.value:
@@ -74,10 +78,7 @@ class Known:
         """Whether what is pinned to these conditions may be measured on such a host now."""
         if conditions in (UNRECORDED, host.narrow):
             return True
-        if host.narrow != host.wide and self.state(host.narrow) not in (
-            Equality.FIRST.value,
-            Equality.EQUAL.value,
-        ):
+        if host.narrow != host.wide and not self.is_defined_by(host):
             return False
         return self.canonical(conditions) == self.canonical(host.wide)
 
@@ -130,8 +131,10 @@ def introduced(
     `has_results`: something was measured under these conditions, so that who comes next has to
     show that it is like those who measured it. That takes the unmodified codebase on `SEEDS`
     (`has_baseline`), or a live host that can measure it; without either they are `different`.
+    Hosts that wait for a `first` one which is gone, and has measured nothing, wait no longer.
     """
     new: dict[str, int] = {}
+    waiting: dict[str, int] = {}
     is_there = False
     for host in hosts:
         facts = host.facts
@@ -140,13 +143,17 @@ def introduced(
         state = known.state(facts.narrow)
         if state is None:
             new[facts.narrow] = new.get(facts.narrow, 0) + host.capacity
-        is_there = is_there or state in (Equality.FIRST.value, Equality.EQUAL.value)
-    if is_there or has_baseline or not has_results:
-        found = dict.fromkeys(new, Equality.PENDING)
-    else:
-        found = dict.fromkeys(new, Equality.DIFFERENT)
-    if new and not is_there and not has_results:
-        found[max(new, key=lambda id_: (new[id_], id_))] = Equality.FIRST
+        elif state == Equality.PENDING.value:
+            waiting[facts.narrow] = waiting.get(facts.narrow, 0) + host.capacity
+        is_there = is_there or known.is_defined_by(facts)
+    if is_there or has_baseline:
+        return dict.fromkeys(new, Equality.PENDING)
+    if has_results:
+        return dict.fromkeys(new | waiting, Equality.DIFFERENT)
+    found = dict.fromkeys(new, Equality.PENDING)
+    candidates = new | waiting
+    if candidates:
+        found[max(candidates, key=lambda id_: (candidates[id_], id_))] = Equality.FIRST
     return found
 
 
@@ -229,20 +236,32 @@ def add(
     states: Mapping[str, Equality],
     now: datetime,
 ) -> None:
-    """Record what new hosts become."""
-    session.add_all(
-        schema.Equivalence(
-            environment_id=environment_id,
-            profile=profile,
-            conditions_id=id_,
-            equals_id=equals_id,
-            state=state.value,
-            evidence={},
-            created_at=now,
-            decided_at=None if state is Equality.PENDING else now,
+    """Record what hosts become. A `first` one takes the place of an earlier one, which has to be
+    compared with it if it comes back."""
+    table = schema.Equivalence
+    if Equality.FIRST in states.values():
+        session.execute(
+            delete(table).where(
+                table.environment_id == environment_id,
+                table.profile == profile,
+                table.equals_id == equals_id,
+                table.state == Equality.FIRST.value,
+            )
         )
-        for id_, state in states.items()
-    )
+    for id_, state in states.items():
+        row = session.get(table, (environment_id, profile, id_))
+        if row is None:
+            row = table(
+                environment_id=environment_id,
+                profile=profile,
+                conditions_id=id_,
+                equals_id=equals_id,
+                evidence={},
+                created_at=now,
+            )
+            session.add(row)
+        row.state = state.value
+        row.decided_at = None if state is Equality.PENDING else now
     session.flush()
 
 

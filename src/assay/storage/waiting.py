@@ -8,8 +8,9 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
+from assay.domain.conditions import UNRECORDED, differences
 from assay.domain.states import MeasurementState
-from assay.storage import schema, workers
+from assay.storage import conditions, environments, equivalences, schema, workers
 from assay.storage.database import Database
 
 
@@ -28,7 +29,16 @@ class Want(NamedTuple):
     hardware_class: str
 
 
-def of_batch(db: Database, session: Session, batch: str) -> list[Pause | Want]:
+class Unmet(NamedTuple):
+    """Measurements under conditions that no worker of their hardware class has: in which facts
+    those differ. None if some have yet to show, by controls, that they measure alike."""
+
+    number: int
+    conditions: str
+    differences: list[str] | None
+
+
+def of_batch(db: Database, session: Session, batch: str) -> list[Pause | Want | Unmet]:
     """Return why queued measurements of a batch's ideas are not started; nothing where they only
     wait for others to end."""
     table = schema.Measurement
@@ -59,7 +69,36 @@ def of_batch(db: Database, session: Session, batch: str) -> list[Pause | Want]:
     return [
         *(Pause(count, code or "", at) for count, code, at in paused),
         *(Want(count, name) for count, name in wanted),
+        *_unmet(db, session, batch),
     ]
+
+
+def _unmet(db: Database, session: Session, batch_id: str) -> list[Unmet]:
+    batch = session.get_one(schema.Batch, batch_id)
+    table = schema.Measurement
+    number = session.scalar(
+        select(func.count()).where(_queued(batch_id), table.conditions_id == batch.conditions_id)
+    )
+    if not number or batch.conditions_id == UNRECORDED:
+        return []
+    known = equivalences.of_setting(session, batch.environment_id, batch.profile)
+    packages = environments.manifest(session, batch.environment_id).packages
+    hosts = [
+        conditions.facts_of(worker, packages)
+        for worker in workers.at_work(db, session)
+        if worker.hardware_class == batch.hardware_class
+    ]
+    if not hosts or any(known.offers(host, batch.conditions_id) for host in hosts):
+        return []
+    if any(known.effective(host) == batch.conditions_id for host in hosts):
+        return [Unmet(number, batch.conditions_id, None)]
+    wanted = conditions.facts_by_id(session, [batch.conditions_id]).get(batch.conditions_id, {})
+    found = {
+        said
+        for host in hosts
+        for said in differences(wanted, {n: t for n, t in host.all.items() if n in wanted})
+    }
+    return [Unmet(number, batch.conditions_id, sorted(found))]
 
 
 def _queued(batch: str) -> ColumnElement[bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -117,18 +118,20 @@ def admit(db: Database, name: str, token: str) -> str:
 def classes_at_work(db: Database, session: Session) -> set[str]:
     """Return the hardware classes of workers that can take work: those that are heard of, not
     cordoned and not draining."""
+    return {worker.hardware_class for worker in at_work(db, session)}
+
+
+def at_work(db: Database, session: Session) -> Sequence[schema.Worker]:
+    """Return the workers that can take work."""
     table, now = schema.Worker, db.now(session)
-    found = session.scalars(
-        select(table.hardware_class)
-        .where(
+    return session.scalars(
+        select(table).where(
             table.state == WorkerState.ACTIVE.value,
             table.draining.is_(False),
             or_(table.cordoned_until.is_(None), table.cordoned_until <= now),
             table.last_seen_at >= now - LEASE,
         )
-        .distinct()
-    )
-    return set(found)
+    ).all()
 
 
 def by_token(session: Session, token: str) -> str | None:
