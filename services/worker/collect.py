@@ -167,8 +167,11 @@ def fill_holes(folder: int, found: Iterable[Found]) -> None:
         return
     for item in found:
         with _opened_file(folder, item, os.O_RDWR) as descriptor:
-            for start in range(0, item.size, _CHUNK):
-                _write_again(descriptor, start, min(_CHUNK, item.size - start))
+            try:
+                for start in range(0, item.size, _CHUNK):
+                    _write_again(descriptor, start, min(_CHUNK, item.size - start))
+            except OSError as error:
+                raise _unreadable(item, error) from error
             _clear(descriptor)
 
 
@@ -232,6 +235,7 @@ def build_archive(
 
     Raises:
         UnsafeArtifact: a file changed its kind or size since the scan.
+        OSError: this host could not read or write.
     """
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for item in found:
@@ -253,17 +257,22 @@ def _opened_file(folder: int, item: Found, access: int = os.O_RDONLY) -> Iterato
     try:
         folders = [(parent, os.O_RDONLY | os.O_DIRECTORY) for parent in parents]
         for step, flags in [*folders, (last, access | os.O_NONBLOCK)]:
-            inner = os.open(step, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=current)
+            try:
+                inner = os.open(step, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=current)
+            except OSError as error:
+                raise _unreadable(item, error) from error
             os.close(current)
             current = inner
         details = os.fstat(current)
         if not stat.S_ISREG(details.st_mode) or details.st_size != item.size:
             raise UnsafeArtifact(f"the artifact {item.name} changed after training had ended")
         yield current
-    except OSError as error:
-        raise UnsafeArtifact(f"the artifact {item.name} cannot be read: {error}") from error
     finally:
         os.close(current)
+
+
+def _unreadable(item: Found, error: OSError) -> UnsafeArtifact:
+    return UnsafeArtifact(f"the artifact {item.name} cannot be read: {error}")
 
 
 def _store(archive: zipfile.ZipFile, name: str, descriptor: int, size: int) -> None:

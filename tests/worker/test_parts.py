@@ -1,5 +1,6 @@
 """Failures, hardware classes, settings, collection, the cache, the HTTP client."""
 
+import errno
 import os
 import socket
 import stat
@@ -9,6 +10,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -373,6 +375,28 @@ def test_a_file_replaced_after_the_scan_is_refused(out: tuple[Path, int], tmp_pa
     (path / "sub").rename(path / "old")
     (path / "sub").symlink_to(secret)
     with pytest.raises(collect.UnsafeArtifact):
+        collect.build_archive(descriptor, found, [], tmp_path / "x.zip")
+
+
+def test_a_full_disk_of_the_host_is_not_blamed_on_the_artifact(
+    out: tuple[Path, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where there is room again by the time the archive is closed."""
+    plain = zipfile.ZipFile.open
+
+    def full(archive: zipfile.ZipFile, *rest: Any, **more: Any) -> Any:
+        file = plain(archive, *rest, **more)
+
+        def write(_: bytes) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(file, "write", write)
+        return file
+
+    _, descriptor = out
+    found = collect.scan(descriptor, BOUNDS)
+    monkeypatch.setattr(zipfile.ZipFile, "open", full)
+    with pytest.raises(OSError, match="No space left"):
         collect.build_archive(descriptor, found, [], tmp_path / "x.zip")
 
 
