@@ -43,6 +43,17 @@ def test_workers_and_conditions_say_what_they_share(tmp_path: Path, catalog: Cat
     assert sorted(alone) == [["w"], ["w0"], ["w1"]]
 
 
+def test_conditions_name_workers_that_tell_their_packages(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    packages = {"torch": "2.9.0", "vllm": "0.9"}
+    api, _ = opened(tmp_path, catalog, INFO | {"packages": packages})
+    (worker,) = api.get("/v1/workers").json()["data"]
+    sets = {each["id"]: each for each in api.get("/v1/conditions").json()["data"]}
+    shared = sets[worker["conditions"]]
+    assert (shared["facts"], shared["workers"]) == (worker["facts"], ["w"])
+
+
 def test_a_batch_says_under_which_conditions_it_is_measured(
     tmp_path: Path, catalog: Catalog
 ) -> None:

@@ -49,7 +49,9 @@ def _conditions_body(row: schema.ConditionSet, live: Sequence[schema.Worker]) ->
     names = []
     for worker in live:
         # An environment may declare packages, which are facts under their own names.
-        facts = conditions.facts_of(worker, tuple(row.facts)).all
+        own = conditions.facts_of(worker).all
+        packages = tuple(name for name in row.facts if name not in own)
+        facts = conditions.facts_of(worker, packages).all
         if all(facts.get(name) == told for name, told in row.facts.items()):
             names.append(worker.name)
     return ConditionsBody(
