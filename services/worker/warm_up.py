@@ -77,6 +77,9 @@ class Gate:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._trouble: OSError | None = None
+        at = journal.notes.clock_began or self._opened_at()
+        if at is not None:  # adopted: the checkpoints may be looked at before its program is found
+            watch.start_clock(at)
 
     def start(self, handle: Handle) -> None:
         """Watch a training that was just started, or adopted.

@@ -296,3 +296,24 @@ def test_a_training_is_watched_until_it_asks(held: Held) -> None:
         time.sleep(0.01)
     gate.stop()
     assert clock.started == [held.journal.notes.clock_began]
+
+
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_a_checkpoint_of_a_time_without_a_worker_is_not_from_before_the_clock(
+    held: Held, is_noted: bool
+) -> None:
+    """It is looked for as soon as the training is adopted; to find its container takes longer."""
+    held.space.waiting.rename(held.space.gate / "data")
+    at = time.time() - 30
+    os.utime(held.space.gate, (at, at))
+    if is_noted:
+        held.journal.note(clock_began=time.monotonic() - 30)
+    made = held.space.out / "checkpoints" / "1"
+    made.mkdir(parents=True)
+    (made / "value").write_text("1")
+    watch = CheckpointWatch(held.space.out_descriptor, 1 << 20)
+    watch.start(time.monotonic() - 100, stands=True)
+    gate = Gate(held.space, held.journal, watch)
+    found = watch.stop()
+    gate.stop()
+    assert [each.seconds for each in found] == [pytest.approx(30, abs=5)]
