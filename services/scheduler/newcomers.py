@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from assay.contracts.environment import Profile
 from assay.domain.conditions import Conditions, HostFacts, host_facts
 from assay.domain.states import MeasurementKind, MeasurementState
 from assay.storage import conditions, environments, equivalences, measurements, schema
@@ -135,12 +136,16 @@ class Newcomers:
     def _fitting(
         self, each: _Pinned, known: Known, hosts: Iterable[Host]
     ) -> list[equivalences.Host]:
-        """The hosts that have these conditions, but for recorded facts."""
+        """The hosts that have these conditions, but for recorded facts, and that the profile fits:
+        others could measure nothing that the rest is compared with."""
         with self._db.read() as session:
             manifest = environments.manifest(session, each.environment)
-        by_gpus = manifest.profiles[each.profile].gpus > 0
+        need = manifest.profiles[each.profile]
+        by_gpus = need.gpus > 0
         found = []
         for host in hosts:
+            if not _fits(need, host):
+                continue
             facts = self._facts_of(host, manifest.packages)
             shared = known.canonical(facts.wide) == each.conditions
             if shared and facts.narrow != facts.wide:
@@ -191,6 +196,14 @@ class Newcomers:
 
 def _pinned(shape: Waiting) -> _Pinned:
     return _Pinned(shape.environment_id, shape.profile, shape.conditions_id)
+
+
+def _fits(need: Profile, host: Host) -> bool:
+    return (
+        host.cpus >= need.cpus
+        and host.gpus >= need.gpus
+        and host.memory_bytes >= need.memory_bytes
+    )
 
 
 def _has_ended(session: Session, row: schema.Equivalence) -> bool:

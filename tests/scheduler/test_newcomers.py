@@ -195,6 +195,17 @@ def test_nothing_to_compare_with_makes_the_next_host_the_first(world: World) -> 
     assert {kind for _, kind, *_ in cluster.ran} == {"score"}
 
 
+def test_a_host_that_the_profile_does_not_fit_is_nobodys_first(world: World) -> None:
+    """All others would wait for ever to be compared with it."""
+    cluster = Cluster(world)
+    changes: dict[str, Any] = {"info": INFO | {"driver": "999"}, "memory_bytes": 1 << 20}
+    cluster.add(world.another("small", cpus=64, **changes))
+    world.submit("one", on=pinned(world), baseline_seeds=3)
+    cluster.run()
+    assert equality(world, narrow(driver="999")) is None
+    assert cluster.ran_on(world) == [("score", seed) for seed in range(3)]
+
+
 def test_a_control_that_fails_keeps_its_host_apart(world: World) -> None:
     cluster = Cluster(world)
     world.submit("one", on=pinned(world), baseline_seeds=5)
