@@ -206,6 +206,36 @@ def test_a_host_that_the_profile_does_not_fit_is_nobodys_first(world: World) -> 
     assert cluster.ran_on(world) == [("score", seed) for seed in range(3)]
 
 
+def test_a_host_that_is_declared_equal_to_others_measures_with_those(world: World) -> None:
+    """What it was found to differ from stays apart from it."""
+    cluster = Cluster(world)
+    mine = pinned(world)
+    world.submit("one", on=mine, baseline_seeds=5)
+    cluster.run()
+    odd = cluster.add(world.another("odd", info=INFO | {"driver": "999"}, cpus=64), shift=2.0)
+    world.submit("two", on=mine, baseline_seeds=6)
+    cluster.run()
+    assert equality(world, narrow(driver="999")) == Equality.DIFFERENT
+    older = INFO | {"torch": "2.8.1"}
+    cluster.add(world.another("older", info=older), shift=2.0)
+    theirs = conditions.host_facts("cpu", older).wide
+    world.submit("three", on=pinned(world, conditions=theirs), baseline_seeds=5)
+    cluster.run()
+    with world.db.write() as session:
+        environment = get(session, schema.Environment, world.environment, "environment")
+        ids = [narrow(driver="999"), theirs]
+        equivalences.declare(
+            session, environment, "tiny", Direction.MINIMIZE, ids, "me", world.db.now(session)
+        )
+    assert pinned(world).id == theirs, "of most live capacity, and that is the odd host's"
+    number = len(cluster.ran)
+    world.submit("four", on=mine, baseline_seeds=20)
+    world.submit("five", on=pinned(world), baseline_seeds=20)
+    cluster.run()
+    measured = {i for name, _, i, _ in cluster.ran[number:] if name == odd.name}
+    assert measured == {theirs}
+
+
 def test_a_control_that_fails_keeps_its_host_apart(world: World) -> None:
     cluster = Cluster(world)
     world.submit("one", on=pinned(world), baseline_seeds=5)

@@ -69,10 +69,12 @@ class Known:
         return self.state(host.narrow) in (Equality.FIRST.value, Equality.EQUAL.value)
 
     def effective(self, host: HostFacts) -> str:
-        """The conditions that a host's results belong to."""
-        if self.state(host.narrow) == Equality.DIFFERENT.value:
+        """The conditions that a host's results belong to. An operator may have declared those of
+        the host itself equal to others than the ones that hosts with its deciding facts share."""
+        state = self.state(host.narrow)
+        if state == Equality.DIFFERENT.value:
             return host.narrow
-        return self.canonical(host.wide)
+        return self.canonical(host.narrow if state == Equality.EQUAL.value else host.wide)
 
     def offers(self, host: HostFacts, conditions: str) -> bool:
         """Whether what is pinned to these conditions may be measured on such a host now."""
@@ -80,7 +82,7 @@ class Known:
             return True
         if host.narrow != host.wide and not self.is_defined_by(host):
             return False
-        return self.canonical(conditions) == self.canonical(host.wide)
+        return self.canonical(conditions) == self.effective(host)
 
 
 def of_setting(session: Session, environment_id: str, profile: str) -> Known:
@@ -145,7 +147,8 @@ def introduced(
             new[facts.narrow] = new.get(facts.narrow, 0) + host.capacity
         elif state == Equality.PENDING.value:
             waiting[facts.narrow] = waiting.get(facts.narrow, 0) + host.capacity
-        is_there = is_there or known.is_defined_by(facts)
+        is_defined = known.is_defined_by(facts) and known.effective(facts) == conditions
+        is_there = is_there or is_defined
     if is_there or has_baseline:
         return dict.fromkeys(new, Equality.PENDING)
     if has_results:
