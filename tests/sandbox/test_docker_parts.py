@@ -427,3 +427,14 @@ def test_the_end_of_a_program_with_a_warm_up_whose_container_is_gone() -> None:
     plain = kept.Ended(late, 1000.0)
     plain.start_clock(1030.0)
     assert plain.wait() == late
+
+
+def test_the_end_of_what_trained_in_its_warm_up_while_nobody_looked() -> None:
+    """The init allows both times together; the clock had been started after 10 s."""
+    done = Exit("exited", 0, 1900.0, 0.0, None)
+    found = kept.Ended(done, 1000.0, warm_up=True, longest=1500.0)
+    found.start_clock(1010.0)
+    assert (found.wait().reason, found.wait().wall_seconds) == ("wall", 1890.0)
+    found = kept.Ended(done, 1000.0, warm_up=True, longest=1500.0)
+    found.start_clock(1400.0)
+    assert (found.wait().reason, found.wait().wall_seconds) == ("exited", 1500.0)

@@ -294,7 +294,10 @@ def _outcome(
         wall = time.monotonic() - note.started if note.boot == boot_id() else 0.0
         end = Exit(no_memory, -signal.SIGKILL, max(0.0, wall), 0.0, None)
     if end is not None:
-        return kept.Ended(end, note.started, warm_up=spec.limits.warm_up_seconds > 0)
+        limits = spec.limits
+        longest = limits.wall_seconds + limits.starved_seconds
+        warm_up = limits.warm_up_seconds > 0
+        return kept.Ended(end, note.started, warm_up=warm_up, longest=longest)
     raise SandboxError("the container was ended from outside while no worker watched")
 
 

@@ -7,6 +7,7 @@ and the init's own record, written through a descriptor that it was handed.
 
 import contextlib
 import json
+import math
 import os
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typing import Any
 
 from assay.sandbox.docker.link import KNOCK, listen
 from assay.sandbox.interface import Exit, Keep, Reason
+from assay.sandbox.supervise import GUARD_SECONDS
 
 _NOTE, _RECORD = "note.json", "record"
 _MOST_RECORD = 1 << 16
@@ -111,13 +113,21 @@ class Ended:
     """The handle of a program that has ended, and whose container is gone.
 
     `started` is when it was started, of the monotonic clock. With a `warm_up`, what of its time
-    was on the wall clock is known when `start_clock` has been told.
+    was on the wall clock is known when `start_clock` has been told. What was more than `longest`
+    ended too late: its init allows warm-up and wall clock together.
     """
 
     pid = 0
 
-    def __init__(self, end: Exit, started: float = 0.0, *, warm_up: bool = False) -> None:
-        self._started, self._warm_up = started, warm_up
+    def __init__(
+        self,
+        end: Exit,
+        started: float = 0.0,
+        *,
+        warm_up: bool = False,
+        longest: float = math.inf,
+    ) -> None:
+        self._started, self._warm_up, self._longest = started, warm_up, longest
         self._end = _before_the_clock(end) if warm_up else end
 
     def wait(self, cancel: threading.Event | None = None) -> Exit:
@@ -129,10 +139,10 @@ class Ended:
         if not self._warm_up or at is None or end.wall_seconds > 0:
             return
         warm_up = min(max(0.0, at - self._started), whole)
-        reason: Reason = "wall" if end.reason == "warm_up" else end.reason
-        self._end = replace(
-            end, reason=reason, wall_seconds=whole - warm_up, warm_up_seconds=warm_up
-        )
+        wall = whole - warm_up
+        late = end.reason == "exited" and wall > self._longest + GUARD_SECONDS
+        reason: Reason = "wall" if late or end.reason == "warm_up" else end.reason
+        self._end = replace(end, reason=reason, wall_seconds=wall, warm_up_seconds=warm_up)
 
     def kill(self) -> None:
         """Nothing of it is left."""
