@@ -174,12 +174,13 @@ def _info(cpu: Cpu, why: str, driver: str | None) -> dict[str, Any]:
 
 
 def _packages() -> dict[str, str]:
-    """The version of every installed distribution: an environment says which of them decide."""
-    found = {}
+    """The version of every installed distribution: an environment says which of them decide. Of
+    one that is installed twice it is the first, which is the one that is imported."""
+    found: dict[str, str] = {}
     for each in metadata.distributions():
         name = each.metadata["Name"]
         if name:
-            found[normalised(name)] = each.version
+            found.setdefault(normalised(name), each.version)
     return found
 
 

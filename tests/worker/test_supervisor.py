@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pydantic import SecretStr
@@ -267,3 +269,17 @@ def test_wrong_settings_are_explained() -> None:
     assert done.returncode == 2
     assert "ASSAY_WORKER_TOKEN" in done.stderr
     assert "ASSAY_WORKER_CPUS" in done.stderr
+
+
+def test_of_a_package_that_is_installed_twice_the_first_is_told(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on `sys.path`: that is what programs import."""
+    plain = metadata.distributions
+
+    shadowed = SimpleNamespace(metadata={"Name": "PyTest"}, version="0.0.1")
+    monkeypatch.setattr(metadata, "distributions", lambda: [*plain(), shadowed])
+    lab.start()
+    lab.api.wait(lambda: lab.api.syncs)
+    told = lab.api.registrations[-1]["info"]["packages"]
+    assert told["pytest"] == pytest.__version__
