@@ -29,7 +29,10 @@ def remove_tree(folder: Path) -> bool:
     except RecursionError:
         _log.info("%s is nested very deeply", folder)
     if os.path.lexists(folder):
-        for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+        # `rm` comes first: what is left for `chmod` is no link to a file of the cache (`warm_up`).
+        for command in (["rm", "-rf"], ["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+            if not os.path.lexists(folder):
+                break
             subprocess.run(
                 [*command, "--", str(folder)],
                 check=False,

@@ -6,6 +6,7 @@ Only profiles with GPUs have a warm-up; what is measured here is the clock, so n
 import dataclasses
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 
 from assay.contracts.worker import AttemptSpec
 from services.worker.checkpoints import CheckpointWatch
+from services.worker.folders import remove_tree
 from services.worker.journal import Journal, new_notes
 from services.worker.warm_up import Gate, hold_back
 from services.worker.workspace import Workspace, open_workspace
@@ -317,3 +319,24 @@ def test_a_checkpoint_of_a_time_without_a_worker_is_not_from_before_the_clock(
     found = watch.stop()
     gate.stop()
     assert [each.seconds for each in found] == [pytest.approx(30, abs=5)]
+
+
+def test_a_folder_that_is_hard_to_remove_leaves_the_modes_of_the_cache(tmp_path: Path) -> None:
+    """They would tell the next training what this one did: the data is linked, not copied."""
+    data = tmp_path / "data"
+    data.write_text("train")
+    data.chmod(0o444)
+    folder = tmp_path / "attempt"
+    for name in ("a", "b", "c", "d"):  # before and after what is deep, in whatever order
+        (folder / name).mkdir(parents=True)
+        (folder / name / "data").hardlink_to(data)
+    before = os.getcwd()
+    try:
+        os.chdir(folder)
+        for _ in range(3000):
+            os.mkdir("deep")
+            os.chdir("deep")
+    finally:
+        os.chdir(before)
+    assert remove_tree(folder)
+    assert stat.S_IMODE(data.stat().st_mode) == 0o444
