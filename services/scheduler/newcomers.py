@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from assay.contracts.environment import Profile
 from assay.domain.conditions import Conditions, HostFacts, host_facts
+from assay.domain.errors import AssayError
 from assay.domain.states import MeasurementKind, MeasurementState
 from assay.storage import conditions, environments, equivalences, measurements, schema
 from assay.storage.database import Database
@@ -67,12 +68,13 @@ class Newcomers:
             if not shape.setting:
                 continue
             each = pinned[shape.id]
-            packages = environments.manifest(session, each.environment).packages
-            for host in hosts:
-                if host.hardware_class == shape.hardware_class and self._known[each].offers(
-                    self._facts_of(host, packages), each.conditions
-                ):
-                    found[host.worker].add(shape.setting)
+            with _apart(each):
+                packages = environments.manifest(session, each.environment).packages
+                for host in hosts:
+                    if host.hardware_class == shape.hardware_class and self._known[each].offers(
+                        self._facts_of(host, packages), each.conditions
+                    ):
+                        found[host.worker].add(shape.setting)
         return {worker: frozenset(settings) for worker, settings in found.items()}
 
     def _read(self, session: Session, hosts: Sequence[Host]) -> None:
@@ -110,27 +112,29 @@ class Newcomers:
         with self._write() as session:
             now = self._db.now(session)
             for row in map(session.merge, ended):
-                metric = environments.manifest(session, row.environment_id).metric
-                if equivalences.decide(session, row, metric.direction, now):
-                    changed = True
-                    log.warning(
-                        "%s, %s: hosts of %s are %s to %s: %s",
-                        *(row.environment_id, row.profile, row.conditions_id),
-                        *(row.state, row.equals_id, row.evidence),
-                    )
+                with _apart(_Pinned(row.environment_id, row.profile, row.equals_id)):
+                    metric = environments.manifest(session, row.environment_id).metric
+                    if equivalences.decide(session, row, metric.direction, now):
+                        changed = True
+                        log.warning(
+                            "%s, %s: hosts of %s are %s to %s: %s",
+                            *(row.environment_id, row.profile, row.conditions_id),
+                            *(row.state, row.equals_id, row.evidence),
+                        )
         return changed
 
     def admit(self, shapes: Sequence[Waiting], hosts: Sequence[Host]) -> bool:
         """Introduce hosts to the settings that wait. Whether anything changed."""
         changed = False
         for each in sorted({_pinned(shape) for shape in shapes if shape.setting}):
-            known = self._known[each]
-            fitting = self._fitting(each, known, hosts)
-            is_new = any(known.state(host.facts.narrow) is None for host in fitting)
-            is_there = any(known.is_defined_by(host.facts) for host in fitting)
-            if fitting and (is_new or not is_there):
-                with self._write() as session:
-                    changed |= self._introduce(session, each, fitting)
+            with _apart(each):
+                known = self._known[each]
+                fitting = self._fitting(each, known, hosts)
+                is_new = any(known.state(host.facts.narrow) is None for host in fitting)
+                is_there = any(known.is_defined_by(host.facts) for host in fitting)
+                if fitting and (is_new or not is_there):
+                    with self._write() as session:
+                        changed |= self._introduce(session, each, fitting)
         return changed
 
     def _fitting(
@@ -192,6 +196,17 @@ class Newcomers:
                         self._db, session, identity, manifest.profiles[each.profile], terms
                     )
         return True
+
+
+@contextmanager
+def _apart(each: _Pinned) -> Iterator[None]:
+    """Leave out one environment that this version cannot read, say: others are scheduled."""
+    try:
+        yield
+    except AssayError:  # the leadership or the database is lost, and that ends the tick
+        raise
+    except Exception:
+        log.exception("%s, %s: cannot be scheduled", each.environment, each.profile)
 
 
 def _pinned(shape: Waiting) -> _Pinned:

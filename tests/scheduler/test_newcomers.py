@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import inspect, select, update
 
 from assay.domain.conditions import Conditions
 from assay.domain.errors import Conflict, InvalidInput
@@ -366,3 +366,27 @@ def test_a_batch_says_that_nobody_offers_its_conditions(world: World) -> None:
     assert waits()[0].differences is None
     world.restart("five", info=INFO)
     assert waits() == []
+
+
+def test_an_environment_that_cannot_be_read_holds_up_no_other(world: World) -> None:
+    """A process of a newer version may have registered it."""
+    cluster = Cluster(world)
+    world.submit("one", on=pinned(world), baseline_seeds=1)
+    with world.db.write() as session:
+        environment = session.get_one(schema.Environment, world.environment)
+        newer = environment.manifest | {"a_newer_key": True}
+        changes = {"id": "newer@1", "name": "newer", "manifest": newer}
+        session.add(copy_of(environment, **changes))
+        session.flush()
+        shape = session.scalars(select(schema.Shape)).one()
+        session.add(copy_of(shape, id="shp_newer", environment_id="newer@1"))
+        of = session.scalars(select(schema.Measurement)).one()
+        changes = {"id": "mea_newer", "environment_id": "newer@1", "shape_id": "shp_newer"}
+        session.add(copy_of(of, **changes))
+    cluster.run()
+    assert cluster.ran_on(world) == [("score", 0)]
+
+
+def copy_of(row: Any, **changes: Any) -> Any:
+    columns = {each.key: getattr(row, each.key) for each in inspect(type(row)).column_attrs}
+    return type(row)(**columns | changes)
