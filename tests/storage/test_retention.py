@@ -171,6 +171,17 @@ def test_every_environment_profile_and_class_has_its_own_best(
     assert [world.has(each) for each in (*first, *second)] == [True, True, True, False, True]
 
 
+def test_what_other_conditions_measured_displaces_nothing(world: Kept) -> None:
+    """Other data gives other numbers."""
+    attempts = [world.measured(score) for score in (8.0, 9.0, 1.0, 2.0, 3.0)]
+    with world.db.write() as session:
+        for attempt in attempts[2:]:
+            of = session.get_one(schema.Measurement, attempt.measurement_id)
+            of.conditions_id = "cnd_other"
+    world.collect()
+    assert [world.has(attempt) for attempt in attempts] == [True, True, False, True, True]
+
+
 def test_a_baseline_is_kept_beside_the_best(world: Kept) -> None:
     with world.db.read() as session:
         baseline = session.get_one(schema.Environment, world.environment).codebase

@@ -34,7 +34,7 @@ REMOVED_AT = "removed_at"
 
 @dataclass(frozen=True)
 class Retention:
-    """What is kept: the `best` artifacts of each environment, profile and hardware class, those
+    """What is kept: the `best` artifacts of each environment, profile and conditions, those
     of up to `large_bytes`, and those whose attempt ended less than `after` ago."""
 
     best: int = 10
@@ -56,6 +56,7 @@ class _Group(NamedTuple):
     environment: str
     profile: str
     hardware_class: str
+    conditions: str
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def _large(session: Session, rules: Retention) -> Iterator[_Large]:
         yield _Large(
             attempt=attempt_id,
             measurement=of.id,
-            group=_Group(of.environment_id, of.profile, of.hardware_class),
+            group=_Group(of.environment_id, of.profile, of.hardware_class, of.conditions_id),
             value=None if metric is None else _rank(spec, metric, metrics),
             ended_at=finished_at,
             is_baseline=of.codebase_id == baseline,
