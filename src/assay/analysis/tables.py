@@ -23,7 +23,10 @@ _STYLE = {
 }
 #: Columns that give way where a terminal is narrow.
 _WRAPPED = frozenset(
-    {"idea", "what happened", "found", "title", "profiles", "sandbox", "ideator → executor"}
+    {
+        *("idea", "what happened", "found", "title", "profiles", "sandbox", "ideator → executor"),
+        *("facts", "workers", "because of", "evidence"),
+    }
 )
 #: From these widths on there is room for the verdict in words, and for ids.
 _VERDICT_WIDTH, _ID_WIDTH = 100, 140
