@@ -7,8 +7,13 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
+from assay.domain.conditions import Conditions
+from assay.domain.states import MeasurementKind
 from assay.environments.catalog import Catalog
+from assay.storage import conditions, measurements, schema
+from assay.storage.measurements import Identity, Terms
 from assay.storage.objects import LocalStore
+from assay.storage.rows import get
 from services.implementer.app import create_app
 from services.implementer.context import Context
 from services.implementer.settings import ImplementerSettings
@@ -84,3 +89,18 @@ def test_what_is_equal_is_declared_with_evidence(tmp_path: Path, catalog: Catalo
     assert unknown.status_code == 404
     known = api.get("/v1/environments/count/conditions", params={"profile": "tiny"})
     assert known.json()["data"] == []
+
+
+def test_controls_are_listed_though_nobody_submitted_them(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    api, world = opened(tmp_path, catalog, INFO)
+    profile = catalog.get("count").manifest.profiles["tiny"]
+    with world.db.write() as session:
+        codebase = get(session, schema.Environment, world.environment, "environment").codebase
+        on = Conditions("cpu", ("cnd_new",))
+        identity = Identity(codebase, world.environment, "tiny", 0, on, MeasurementKind.CONTROL)
+        terms = Terms("assay", world.db.now(session), 100, needs_isolation=False)
+        measurements.request(world.db, session, identity, profile, terms)
+    listed = api.get("/v1/measurements").json()["data"]
+    assert [(each["kind"], each["conditions"]) for each in listed] == [("control", "cnd_new")]

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from assay.contracts.base import Page
 from assay.contracts.batch import MeasurementBody, SystemSample
 from assay.domain.errors import Gone, NotFound
-from assay.domain.states import MeasurementState
+from assay.domain.states import MeasurementKind, MeasurementState
 from assay.storage import caps, retries, schema
 from assay.storage.rows import get
 from services.implementer import telemetry
@@ -42,7 +42,8 @@ def list_(
     environment: NameQuery = None,
     state: MeasurementState | None = None,
 ) -> Page[MeasurementBody]:
-    """Measurements, oldest first. Those of the baseline belong to whoever asked first."""
+    """Measurements, oldest first. Those of the baseline belong to whoever asked first, and
+    controls, which the scheduler asks for, to everybody."""
     filters = {"experiment": experiment, "environment": environment, "state": state}
     table = schema.Measurement
     query = select(table).order_by(table.id)
@@ -63,7 +64,9 @@ def list_(
                 link.experiment_id == experiment
             )
         else:
-            query = query.where(table.owner == owner)
+            query = query.where(
+                (table.owner == owner) | (table.kind == MeasurementKind.CONTROL.value)
+            )
         rows = session.scalars(query.limit(page.limit + 1)).all()
         return page_of(rows, page, filters, lambda r: r.id, lambda r: measurement_body(session, r))
 

@@ -41,10 +41,12 @@ def list_(
         wanted = full_id(experiment, client.experiments.list()) if experiment else None
         listed = client.measurements.list(experiment=wanted, environment=env)
         found, truncated = take(listed, limit)
-    made = table("id", "codebase", "seed", "state", "failed with", "metric", right=["seed"])
+    columns = ("id", "codebase", "kind", "seed", "conditions", "state", "failed with", "metric")
+    made = table(*columns, right=["seed"])
     for m in found:
         code = m.failure.code if m.failure else ""
-        row = (m.id, m.codebase[:12], m.seed, m.state, code, format_number(m.metric))
+        what = (m.id, m.codebase[:12], m.kind, m.seed, m.conditions or "unknown")
+        row = (*what, m.state, code, format_number(m.metric))
         made.add_row(*map(cell, row))
     out.data(found, made, truncated=truncated)
     if not found:
@@ -125,7 +127,9 @@ def _describe(body: MeasurementBody) -> str:
 
     lines = [
         f"{body.id}: {body.state}, seed {body.seed}, replicate {body.replicate}, {body.kind}",
-        f"{body.environment}, {body.profile}, {body.hardware_class}",
+        ", ".join(
+            filter(None, (body.environment, body.profile, body.hardware_class, body.conditions))
+        ),
         f"codebase {body.codebase}",
     ]
     if body.metric is not None:
