@@ -59,7 +59,7 @@ def show(
         made.add_row(*map(cell, cells))
     out.data(found, made)
     if not found:
-        out.say("Nothing was measured there yet.")
+        out.say("No host was compared there yet: the first batch does that.")
 
 
 def _evidence(evidence: dict[str, object], declared_by: str | None) -> str:

@@ -334,11 +334,12 @@ def declare(
             on `SEEDS` under both (`no_evidence`).
     """
     new, old = (get(session, schema.ConditionSet, id_, "conditions") for id_ in conditions)
+    differ = "; ".join(differences(new.facts, old.facts))
     for fact in INCOMPARABLE:
         if new.facts.get(fact) != old.facts.get(fact):
             raise Conflict(
-                f"they differ in {differences(new.facts, old.facts)}; {fact} decides the data or "
-                "how they are scored, so their results say different things and cannot be equal",
+                f"they differ in {differ}. {fact} decides the data or how they are scored, so "
+                "their results say different things and cannot be equal",
                 code="not_comparable",
             )
     values = {}
