@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from assay.contracts.caps import OwnerSpending
+from assay.domain.conditions import OWN_OWNER
 from assay.settings import ServiceSettings
 from services.implementer.limits import ModelLimits
 
@@ -95,6 +96,15 @@ class ImplementerSettings(ServiceSettings):
     idea_lease_seconds: float = Field(
         30, gt=0, description="After so long without a sign of it, another takes an idea over."
     )
+
+    @field_validator("api_keys")
+    @classmethod
+    def _leaves_own_name(cls, keys: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        if OWN_OWNER in keys:
+            raise ValueError(
+                f"{OWN_OWNER!r} is the owner of Assay's own measurements; choose another"
+            )
+        return keys
 
     @field_validator("workers")
     @classmethod

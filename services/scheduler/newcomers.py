@@ -11,13 +11,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from assay.contracts.environment import Profile
-from assay.domain.conditions import Conditions, HostFacts, host_facts
+from assay.domain.conditions import OWN_OWNER, Conditions, HostFacts, host_facts
 from assay.domain.errors import AssayError
 from assay.domain.states import MeasurementKind, MeasurementState
 from assay.storage import conditions, environments, equivalences, measurements, schema
@@ -28,8 +29,6 @@ from assay.storage.rows import get
 from services.scheduler.state import Host, Waiting
 
 log = logging.getLogger(__name__)
-#: Who asks for controls. No API key has this name: it is not an owner's GPU time.
-OWNER = "assay"
 #: That of the most urgent batch: a host can do nothing else there before.
 PRIORITY = 100
 
@@ -114,14 +113,32 @@ class Newcomers:
             for row in map(session.merge, ended):
                 with _apart(_Pinned(row.environment_id, row.profile, row.equals_id)):
                     metric = environments.manifest(session, row.environment_id).metric
-                    if equivalences.decide(session, row, metric.direction, now):
-                        changed = True
-                        log.warning(
+                    again = equivalences.to_repeat(session, row)
+                    for seed in again:
+                        self._ask_again(session, row, seed, now)
+                    is_decided = equivalences.decide(session, row, metric.direction, now)
+                    changed = changed or is_decided or bool(again)
+                    if is_decided:
+                        log.info(
                             "%s, %s: hosts of %s are %s to %s: %s",
                             *(row.environment_id, row.profile, row.conditions_id),
                             *(row.state, row.equals_id, row.evidence),
                         )
         return changed
+
+    def _ask_again(
+        self, session: Session, row: schema.Equivalence, seed: int, now: datetime
+    ) -> None:
+        """Ask for the next replicate of a control that says nothing of its host's results."""
+        environment = get(session, schema.Environment, row.environment_id, "environment")
+        own = get(session, schema.ConditionSet, row.conditions_id, "conditions")
+        profile = environments.manifest(session, row.environment_id).profiles[row.profile]
+        on = Conditions(own.hardware_class, (own.id,))
+        identity = Identity(
+            environment.codebase, environment.id, row.profile, seed, on, MeasurementKind.CONTROL
+        )
+        terms = Terms(OWN_OWNER, now, PRIORITY, needs_isolation=False)
+        measurements.request(self._db, session, identity, profile, terms)
 
     def admit(self, shapes: Sequence[Waiting], hosts: Sequence[Host]) -> bool:
         """Introduce hosts to the settings that wait. Whether anything changed."""
@@ -181,7 +198,7 @@ class Newcomers:
         conditions.store(session, now, [host.facts for host in hosts])
         equivalences.add(session, each.environment, each.profile, each.conditions, new, now)
         if Equality.PENDING in new.values():
-            terms = Terms(OWNER, now, PRIORITY, needs_isolation=False)
+            terms = Terms(OWN_OWNER, now, PRIORITY, needs_isolation=False)
             wanted = [(on, MeasurementKind.SCORE)] + [
                 (Conditions(on.hardware_class, (id_,)), MeasurementKind.CONTROL)
                 for id_, state in new.items()

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from assay.domain.conditions import Conditions
 from assay.domain.states import MeasurementKind
 from assay.environments.catalog import Catalog
-from assay.storage import conditions, measurements, schema
+from assay.storage import measurements, schema
 from assay.storage.measurements import Identity, Terms
 from assay.storage.objects import LocalStore
 from assay.storage.rows import get

@@ -9,10 +9,19 @@ from sqlalchemy import inspect, select, update
 
 from assay.domain.conditions import Conditions
 from assay.domain.errors import Conflict, InvalidInput
+from assay.domain.failure_codes import Failure, FailureCode
 from assay.domain.metrics import Direction
-from assay.domain.states import AttemptState
+from assay.domain.states import AttemptState, FailureStage, MeasurementState
 from assay.environments.catalog import Catalog
-from assay.storage import conditions, environments, equivalences, schema, waiting, workers
+from assay.storage import (
+    conditions,
+    environments,
+    equivalences,
+    measurements,
+    schema,
+    waiting,
+    workers,
+)
 from assay.storage.attempts import Outcome
 from assay.storage.database import Database
 from assay.storage.equivalences import Equality
@@ -390,3 +399,28 @@ def test_an_environment_that_cannot_be_read_holds_up_no_other(world: World) -> N
 def copy_of(row: Any, **changes: Any) -> Any:
     columns = {each.key: getattr(row, each.key) for each in inspect(type(row)).column_attrs}
     return type(row)(**columns | changes)
+
+
+def test_a_control_that_its_host_failed_is_asked_for_again(world: World) -> None:
+    cluster = Cluster(world)
+    world.submit("one", on=pinned(world), baseline_seeds=5)
+    cluster.run()
+    cluster.add(world.another("new", info=INFO | {"numpy": "3.0"}))
+    batch = world.submit("two", on=pinned(world), seeds=[9])
+    world.implement(world.experiments(batch)[0].id, "b = 1\n")
+    lost = Failure(FailureStage.START, FailureCode.INFRASTRUCTURE, "disk")
+    cluster.scheduler.tick()
+    with world.db.write() as session:
+        controls = session.scalars(
+            select(schema.Measurement.id).where(schema.Measurement.kind == "control")
+        ).all()
+        for each in controls:
+            measurements.settle(session, each, MeasurementState.FAILED, lost)
+        session.execute(
+            update(schema.Attempt)
+            .where(schema.Attempt.measurement_id.in_(controls))
+            .values(state="failed", released_at=world.db.now(session))
+        )
+    cluster.run()
+    assert len(controls) == 3
+    assert equality(world, narrow(numpy="3.0")) == Equality.EQUAL

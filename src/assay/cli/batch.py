@@ -335,6 +335,7 @@ def summary(batch: BatchBody, unit: str) -> list[RenderableType]:
             f"(n = {baseline.n}{pending}{failed})"
         )
         lines += filter(None, [_provisional(batch)])
+    lines += [f"waiting: {what}" for what in batch.waits_for]
     if batch.usage.calls and not is_offline(batch.executor):
         cost = batch.usage.cost_usd
         lines.append(

@@ -16,6 +16,8 @@ from typing import Any
 
 #: The id of conditions that nobody recorded: all that is known is the hardware class.
 UNRECORDED = ""
+#: Whose measurements controls are: no owner of an API key has this name.
+OWN_OWNER = "assay"
 #: Counted up with every change of Assay's own scoring that moves results.
 EVALUATION = 1
 #: Deciding facts that change the data or how they are scored, so that no measurement of the

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 
 from assay.domain.conditions import INCOMPARABLE, UNRECORDED, Conditions, HostFacts, differences
 from assay.domain.errors import Conflict
+from assay.domain.failure_codes import rules_of_stored
 from assay.domain.metrics import Direction
 from assay.domain.rounding import shown, shown_or_none
 from assay.domain.states import MeasurementKind, MeasurementState
@@ -29,6 +30,8 @@ from assay.storage.rows import get
 
 #: Seeds on which the unmodified codebase is compared.
 SEEDS = (0, 1, 2)
+#: Controls are repeated so often where they end for reasons of the host.
+MOST_TRIES = 5
 #: Hosts differ if chance gives such a difference at most this often: one in a hundred of those
 #: that are alike is kept apart for nothing.
 ALPHA = 0.01
@@ -190,7 +193,7 @@ def compare(
     return Comparison(equal=found.p is not None and found.p >= ALPHA, evidence=evidence)
 
 
-def baseline_values(
+def values_of_unmodified(
     session: Session,
     environment: schema.Environment,
     profile: str,
@@ -264,6 +267,8 @@ def add(
             )
             session.add(row)
         row.state = state.value
+        if state is Equality.DIFFERENT:
+            row.evidence = {"failed": "there is no baseline to compare with"}
         row.decided_at = None if state is Equality.PENDING else now
     session.flush()
 
@@ -286,6 +291,23 @@ def controls(session: Session, row: schema.Equivalence) -> dict[int, schema.Meas
     return {found.seed: found for found in session.scalars(query)}
 
 
+def to_repeat(session: Session, row: schema.Equivalence) -> list[int]:
+    """The seeds whose control ended in a way that says nothing of the host's results: cancelled,
+    or a failure that is not shared. After `MOST_TRIES` the host counts as different."""
+    return [
+        seed
+        for seed, made in controls(session, row).items()
+        if made.replicate < MOST_TRIES
+        and (
+            made.state == MeasurementState.CANCELLED.value
+            or (
+                made.state == MeasurementState.FAILED.value
+                and not rules_of_stored(made.failure or {}).shared
+            )
+        )
+    ]
+
+
 def decide(session: Session, row: schema.Equivalence, direction: Direction, now: datetime) -> bool:
     """Decide about a host whose controls have ended. Whether that was possible."""
     made = controls(session, row)
@@ -293,6 +315,8 @@ def decide(session: Session, row: schema.Equivalence, direction: Direction, now:
     if any(each is None or not MeasurementState(each.state).is_terminal for each in wanted):
         return False
     failed = [m for m in wanted if m is not None and m.state != MeasurementState.SUCCEEDED.value]
+    if to_repeat(session, row):
+        return False
     if failed:
         failure = failed[0].failure or {}
         _decided(row, now, equal=False, evidence={"failed": failure.get("message", "cancelled")})
@@ -300,10 +324,11 @@ def decide(session: Session, row: schema.Equivalence, direction: Direction, now:
     environment = get(session, schema.Environment, row.environment_id, "environment")
     where = (session, environment, row.profile)
     ids = family(session, row.environment_id, row.profile, "", row.equals_id).ids
-    here = baseline_values(*where, ids, MeasurementKind.SCORE)
+    here = values_of_unmodified(*where, ids, MeasurementKind.SCORE)
+    # The shared seeds are paired, and a spread takes as many.
     if not here.keys() & set(SEEDS) or len(here) < len(SEEDS):
         return False
-    there = baseline_values(*where, [row.conditions_id], MeasurementKind.CONTROL)
+    there = values_of_unmodified(*where, [row.conditions_id], MeasurementKind.CONTROL)
     found = compare(direction, there, here)
     _decided(row, now, equal=found.equal, evidence=found.evidence)
     return True
@@ -345,9 +370,9 @@ def declare(
     values = {}
     for id_ in (new.id, old.id):
         ids = [id_, *family(session, environment.id, profile, "", id_).ids]
-        values[id_] = baseline_values(
+        values[id_] = values_of_unmodified(
             session, environment, profile, ids, MeasurementKind.SCORE
-        ) | baseline_values(session, environment, profile, [id_], MeasurementKind.CONTROL)
+        ) | values_of_unmodified(session, environment, profile, [id_], MeasurementKind.CONTROL)
         missing = [seed for seed in SEEDS if seed not in values[id_]]
         if missing:
             raise Conflict(

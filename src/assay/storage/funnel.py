@@ -112,7 +112,8 @@ class Metrics(NamedTuple):
 
 @dataclass
 class Line:
-    """Everything about one key. `baseline` is None where conditions differ."""
+    """Everything about one key. `baseline` and `metrics` are None where conditions
+    differ."""
 
     key: Key
     stages: Stages
@@ -139,7 +140,9 @@ def lines(session: Session, scope: Scope) -> list[Line]:
     for key, by_conditions in _baselines(session, ideas).items():
         line = found[key]
         line.hardware_classes = sorted({on.hardware_class for on in by_conditions})
-        if len(by_conditions) == 1:
+        if len(by_conditions) > 1:  # a mean over them says nothing
+            line.metrics = Metrics()
+        else:
             (values,) = by_conditions.values()
             line.baseline = Sample.of(list(values.values()))
     return sorted(found.values(), key=lambda line: _order(line.key))

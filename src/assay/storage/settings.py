@@ -23,9 +23,7 @@ class RetentionSettings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="ASSAY_RETENTION_", extra="forbid")
 
-    best: int = Field(
-        10, ge=0, description="So many of each environment, profile and conditions."
-    )
+    best: int = Field(10, ge=0, description="So many of each environment, profile and conditions.")
     large_bytes: int = Field(64 << 20, ge=1, description="Smaller ones are kept for ever.")
     days: float = Field(1.0, ge=0, description="After the end of an attempt, all of it is kept.")
 
