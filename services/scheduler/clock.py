@@ -18,17 +18,16 @@ from sqlalchemy.orm import Session
 from assay.domain.errors import AssayError, Fenced
 from assay.domain.ids import new_id
 from assay.domain.placement import Demand, Placement, Size, Supply, place
+from assay.domain.states import WorkerState
 from assay.storage import assignments, expiry, leader, shapes
 from assay.storage.database import Database
 from services.scheduler.newcomers import Newcomers
 from services.scheduler.reconcile import Reconciler
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.state import (
-    Host,
     View,
     can_start,
     demands,
-    gets_work,
     supplies,
     view,
     waiting,
@@ -175,8 +174,7 @@ class Scheduler:
         if not any(can_start(supply, policy) for supply in free):
             return 0
         now = seen.now.timestamp()
-        hosts = [h for h in seen.hosts if gets_work(h, now, settings.silence.total_seconds())]
-        queue, free = self._queue(seen, hosts, free)
+        queue, free = self._queue(seen, free)
         placements = place(queue, free, now, policy, self._served) if queue else []
         placements = _one_each(placements, probation)
         if not placements:
@@ -188,14 +186,14 @@ class Scheduler:
         self.ticks.count("assigned", made)
         return made
 
-    def _queue(
-        self, seen: View, hosts: list[Host], free: list[Supply]
-    ) -> tuple[list[Demand], list[Supply]]:
+    def _queue(self, seen: View, free: list[Supply]) -> tuple[list[Demand], list[Supply]]:
         """What could start now, and what is free with the settings that each worker offers."""
+        hosts = [host for host in seen.hosts if host.state == WorkerState.ACTIVE.value]
+        at_work = {supply.worker for supply in free}
         with self._db.read() as session:
             shapes = waiting(session, seen.now)
             offers = self._newcomers.offers(session, shapes, hosts)
-        if self._newcomers.admit(shapes, hosts):
+        if self._newcomers.admit(shapes, hosts, at_work):
             self._on_commit()
             with self._db.read() as session:
                 shapes = waiting(session, seen.now)

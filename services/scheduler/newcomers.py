@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -140,13 +140,19 @@ class Newcomers:
         terms = Terms(OWN_OWNER, now, PRIORITY, needs_isolation=False)
         measurements.request(self._db, session, identity, profile, terms)
 
-    def admit(self, shapes: Sequence[Waiting], hosts: Sequence[Host]) -> bool:
-        """Introduce hosts to the settings that wait. Whether anything changed."""
+    def admit(
+        self, shapes: Sequence[Waiting], hosts: Sequence[Host], at_work: Collection[str]
+    ) -> bool:
+        """Introduce hosts to the settings that wait. Whether anything changed.
+
+        `hosts` are all that live, `at_work` the workers among them that get work: one that is
+        cordoned or drains will be back, and others are compared with it.
+        """
         changed = False
         for each in sorted({_pinned(shape) for shape in shapes if shape.setting}):
             with _apart(each):
                 known = self._known[each]
-                fitting = self._fitting(each, known, hosts)
+                fitting = self._fitting(each, known, hosts, at_work)
                 is_new = any(known.state(host.facts.narrow) is None for host in fitting)
                 is_there = any(known.is_defined_by(host.facts) for host in fitting)
                 if fitting and (is_new or not is_there):
@@ -155,7 +161,7 @@ class Newcomers:
         return changed
 
     def _fitting(
-        self, each: _Pinned, known: Known, hosts: Iterable[Host]
+        self, each: _Pinned, known: Known, hosts: Iterable[Host], at_work: Collection[str]
     ) -> list[equivalences.Host]:
         """The hosts that have these conditions, but for recorded facts, and that the profile fits:
         others could measure nothing that the rest is compared with."""
@@ -170,7 +176,8 @@ class Newcomers:
             facts = self._facts_of(host, manifest.packages)
             shared = known.canonical(facts.wide) == each.conditions
             if shared and facts.narrow != facts.wide:
-                capacity = host.gpus if by_gpus else host.cpus
+                offered = host.gpus if by_gpus else host.cpus
+                capacity = offered if host.worker in at_work else 0
                 found.append(equivalences.Host(facts, capacity))
         return found
 

@@ -183,7 +183,7 @@ def supplies(
         held[each.worker].append(each)
     free, probation = [], set()
     for host in view.hosts:
-        if not gets_work(host, now, silence):
+        if not _gets_work(host, now, silence):
             continue
         starting = sum(each.state in _STARTING for each in held[host.worker])
         if host.on_probation(now, window):
@@ -197,14 +197,13 @@ def can_replace(other: Host, host: Host, now: float, silence: float) -> bool:
     """Whether `other` gets work, and could get what `host` gets."""
     return (
         other.worker != host.worker
-        and gets_work(other, now, silence)
+        and _gets_work(other, now, silence)
         and other.hardware_class == host.hardware_class
         and other.isolated >= host.isolated
     )
 
 
-def gets_work(host: Host, now: float, silence: float) -> bool:
-    """Whether a worker is heard of and may be given new work."""
+def _gets_work(host: Host, now: float, silence: float) -> bool:
     return (
         host.state == WorkerState.ACTIVE.value
         and not host.draining

@@ -424,3 +424,22 @@ def test_a_control_that_its_host_failed_is_asked_for_again(world: World) -> None
     cluster.run()
     assert len(controls) == 3
     assert equality(world, narrow(numpy="3.0")) == Equality.EQUAL
+
+
+def test_a_first_host_that_drains_is_waited_for(world: World) -> None:
+    cluster = Cluster(world)
+    on = pinned(world)
+    cluster.add(world.another("updated", info=INFO | {"driver": "570.2"}))
+    world.submit("one", on=on, baseline_seeds=3)
+    cluster.scheduler.tick()
+    first, second = narrow(), narrow(driver="570.2")
+    ours = world
+    if equality(world, second) == Equality.FIRST:
+        first, second = second, first
+        ours = next(w for w in cluster.worlds.values() if w.name == "updated")
+    ours.sync(draining=True)
+    cluster.run()
+    assert (equality(world, first), equality(world, second)) == (Equality.FIRST, Equality.PENDING)
+    ours.sync(draining=False)
+    cluster.run()
+    assert equality(world, second) == Equality.EQUAL
