@@ -17,6 +17,15 @@ def test_a_list_says_what_cannot_be_used(cli: Cli) -> None:
     assert "active, draining" in text
 
 
+def test_a_worker_that_measures_apart_is_named(cli: Cli) -> None:
+    apart = [{"environment": "toy@1", "profile": "tiny", "state": "different"}]
+    cli.service.worker = told("d4300c6e", apart=apart)
+    said = " ".join(cli("worker", "list").err.split())
+    assert "here: apart from the others in toy@1, tiny" in said
+    assert "assay conditions show --env toy@1 --profile tiny" in said
+    assert "toy@1, tiny: different" in cli("worker", "show", "here").out
+
+
 def test_trouble_with_gpus_is_shown_for_each(cli: Cli) -> None:
     other = UUID.replace("cdef", "0000")
     cli.service.worker = {

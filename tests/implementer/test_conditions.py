@@ -7,10 +7,11 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from assay.domain.conditions import Conditions
+from assay.domain.conditions import Conditions, host_facts
 from assay.domain.states import MeasurementKind
 from assay.environments.catalog import Catalog
-from assay.storage import measurements, schema
+from assay.storage import equivalences, measurements, schema
+from assay.storage.equivalences import Equality
 from assay.storage.measurements import Identity, Terms
 from assay.storage.objects import LocalStore
 from assay.storage.rows import get
@@ -104,3 +105,18 @@ def test_controls_are_listed_though_nobody_submitted_them(
         measurements.request(world.db, session, identity, profile, terms)
     listed = api.get("/v1/measurements").json()["data"]
     assert [(each["kind"], each["conditions"]) for each in listed] == [("control", "cnd_new")]
+
+
+def test_a_worker_says_where_it_measures_apart(tmp_path: Path, catalog: Catalog) -> None:
+    api, world = opened(tmp_path, catalog, INFO, INFO | {"driver": "2"})
+    facts = host_facts("cpu", INFO | {"driver": "2"})
+    with world.db.write() as session:
+        states = {facts.narrow: Equality.DIFFERENT}
+        equivalences.add(
+            session, world.environment, "tiny", facts.wide, states, world.db.now(session)
+        )
+    apart = {each["name"]: each["apart"] for each in api.get("/v1/workers").json()["data"]}
+    assert apart["w"] == []
+    assert apart["w0"] == [
+        {"environment": world.environment, "profile": "tiny", "state": "different"}
+    ]

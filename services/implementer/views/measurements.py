@@ -17,10 +17,18 @@ from assay.contracts.batch import (
     SampleBody,
 )
 from assay.contracts.search import BestOfEpoch, EpochBody, PauseBody, SearchBody
-from assay.contracts.worker import Device, DeviceTrouble, WorkerBody
+from assay.contracts.worker import ApartBody, Device, DeviceTrouble, WorkerBody
 from assay.domain.metrics import Direction, is_better
 from assay.domain.rounding import shown_metrics, shown_provenance
-from assay.storage import caps, conditions, environments, samples, schema, searches
+from assay.storage import (
+    caps,
+    conditions,
+    environments,
+    equivalences,
+    samples,
+    schema,
+    searches,
+)
 from assay.storage.retention import REMOVED_AT
 from services.implementer.context import Context
 from services.implementer.views.batches import batch_body, dollars, usage
@@ -131,6 +139,17 @@ def _sample_body(row: schema.Sample) -> SampleBody:
     )
 
 
+def _apart(session: Session, row: schema.Worker) -> list[ApartBody]:
+    found = []
+    for each in equivalences.apart(session):
+        packages = environments.manifest(session, each.environment_id).packages
+        if conditions.facts_of(row, packages).narrow == each.conditions_id:
+            found.append(
+                ApartBody(environment=each.environment_id, profile=each.profile, state=each.state)
+            )
+    return found
+
+
 def worker_body(session: Session, row: schema.Worker) -> WorkerBody:
     """A worker and the attempts whose resources it holds."""
     held = session.scalars(
@@ -154,6 +173,7 @@ def worker_body(session: Session, row: schema.Worker) -> WorkerBody:
         conditions=facts.wide,
         facts=facts.deciding,
         recorded=facts.recorded,
+        apart=_apart(session, row),
         sandbox=row.sandbox,
         isolated=row.isolated,
         guarantees=row.guarantees,

@@ -59,11 +59,27 @@ def list_(context: typer.Context, as_json: AsJson = False) -> None:
     out.data(workers, made)
     if not workers:
         out.say("No workers. `assay serve` starts one along with the service.")
-    for said in _kept_apart(workers):
+    for said in [*_not_compared(workers), *_kept_apart(workers)]:
         out.say(said)
 
 
 def _kept_apart(workers: list[WorkerBody]) -> list[str]:
+    """Where active workers measure apart from others with the same conditions."""
+    found: dict[tuple[str, str, str], list[WorkerBody]] = {}
+    for worker in workers:
+        for each in worker.apart if worker.state == "active" else ():
+            key = (each.environment, each.profile, each.state)
+            found.setdefault(key, []).append(worker)
+    why = {"pending": "controls come first", "different": "its controls came out otherwise"}
+    return [
+        f"note: {_names(those)}: apart from the others in {environment}, {profile}, as "
+        f"{why.get(state, state)}; see: assay conditions show --env {environment} "
+        f"--profile {profile}"
+        for (environment, profile, state), those in found.items()
+    ]
+
+
+def _not_compared(workers: list[WorkerBody]) -> list[str]:
     """What keeps the results of active workers of one hardware class apart."""
     classes: dict[str, dict[str, list[WorkerBody]]] = {}
     for worker in workers:
@@ -158,6 +174,10 @@ def _facts(worker: WorkerBody) -> list[tuple[str, str]]:
         ("conditions", worker.conditions or "unknown"),
         *((f"  {name}", told) for name, told in worker.facts.items()),
         *((f"  {name} (recorded)", told) for name, told in worker.recorded.items()),
+        *(
+            ("  apart", f"{each.environment}, {each.profile}: {each.state}")
+            for each in worker.apart
+        ),
         ("cpus", str(worker.cpus)),
         ("memory", f"{worker.memory_bytes / GIB:.1f} GiB"),
         ("gpus", f"{worker.gpus}, of which {worker.usable_gpus} usable"),

@@ -94,6 +94,16 @@ class WorkerRegistration(Request):
     )
 
 
+class ApartBody(Resource):
+    """An environment and profile whose measurements a worker does not share with others."""
+
+    environment: str
+    profile: str
+    state: str = Field(
+        description="pending (its controls are measured) or different (kept apart)."
+    )
+
+
 class WorkerBody(Resource):
     """A worker as the API shows it."""
 
@@ -111,6 +121,9 @@ class WorkerBody(Resource):
     facts: dict[str, str] = Field({}, description="Those that decide the conditions.")
     recorded: dict[str, str] = Field(
         {}, description="Facts that split conditions only if a control shows that they matter."
+    )
+    apart: list[ApartBody] = Field(
+        [], description="Where it does not measure under these conditions."
     )
     sandbox: str
     isolated: bool

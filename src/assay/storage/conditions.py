@@ -149,7 +149,7 @@ def _class_of(session: Session, conditions: str, asked: str | None) -> str:
     if row is None:
         raise InvalidInput.field(
             "/conditions",
-            f"{conditions!r} is unknown; `assay worker list` shows the conditions of live workers",
+            f"{conditions!r} is unknown; `assay conditions list` shows those that were recorded",
             "unknown_conditions",
         )
     if asked is not None and row.hardware_class != asked:

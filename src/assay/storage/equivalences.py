@@ -103,6 +103,17 @@ def pending(session: Session) -> Sequence[schema.Equivalence]:
     return session.scalars(select(table).where(table.state == Equality.PENDING.value)).all()
 
 
+def apart(session: Session) -> Sequence[schema.Equivalence]:
+    """The rows of hosts that do not measure under the conditions they share with others."""
+    table = schema.Equivalence
+    states = (Equality.PENDING.value, Equality.DIFFERENT.value)
+    return session.scalars(
+        select(table)
+        .where(table.state.in_(states))
+        .order_by(table.environment_id, table.profile, table.conditions_id)
+    ).all()
+
+
 def family(
     session: Session, environment_id: str, profile: str, hardware_class: str, id_: str
 ) -> Conditions:
@@ -384,7 +395,7 @@ def declare(
     target = of_setting(session, environment.id, profile).canonical(old.id)
     if target == new.id:
         raise Conflict(
-            f"{old.id} is taken for equal to {new.id} already; name them the other way round",
+            f"{old.id} is taken for equal to {new.id} already, so nothing is left to declare",
             code="declared_already",
         )
     row = session.get(schema.Equivalence, (environment.id, profile, new.id))
