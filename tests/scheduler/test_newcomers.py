@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -443,3 +445,30 @@ def test_a_first_host_that_drains_is_waited_for(world: World) -> None:
     ours.sync(draining=False)
     cluster.run()
     assert equality(world, second) == Equality.EQUAL
+
+
+def test_half_of_64_hosts_get_another_driver(world: World) -> None:
+    cluster = Cluster(world)
+    hosts = [cluster.add(world.another(f"h{i}", info=INFO, cpus=1)) for i in range(63)]
+    on = pinned(world)
+    world.submit("one", on=on, baseline_seeds=5)
+    cluster.run()
+    updated = [
+        cluster.add(replace(host, incarnation="two", numbers=itertools.count(1)))
+        for host in hosts[:32]
+    ]
+    for host in updated:
+        host.restart("two", info=INFO | {"driver": "570.2"}, cpus=1)
+    assert pinned(world).ids == on.ids
+    batch = world.submit(*(f"idea {i}" for i in range(40)), on=on, seeds=[0, 1, 2])
+    for number, experiment in enumerate(world.experiments(batch)):
+        world.implement(experiment.id, f"a = {number}\n")
+    before = len(cluster.ran)
+    cluster.run(100)
+    after = cluster.ran[before:]
+    assert sorted(seed for _, kind, _, seed in after if kind == "control") == [0, 1, 2]
+    assert equality(world, narrow(driver="570.2")) == Equality.EQUAL
+    scored = {name for name, kind, *_ in after if kind == "score"}
+    assert len(scored & {host.name for host in updated}) > 16
+    assert {i for _, kind, i, _ in after if kind == "score"} == {on.id}
+    assert len([ran for ran in after if ran[1] == "score"]) == 120
