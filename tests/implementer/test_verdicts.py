@@ -80,6 +80,36 @@ def test_results_on_other_data_are_not_comparable(service: Service) -> None:
     assert found["p"] is found["low"] is None
 
 
+def test_two_experiments_are_compared_with_one_another(service: Service) -> None:
+    first, second = service.experiments
+    path = f"/v1/experiments/{first}/comparison"
+    refused = service.api.get(path, params={"with": second})
+    assert (refused.status_code, refused.json()["code"]) == (404, "no_result")
+    measure_baseline(service)
+    measure_idea(service, 50.0, 50.5)
+    for measurement, score in zip(service.implement(second, "b = 1\n"), (10, 10.5), strict=True):
+        finish(service, measurement, score)
+    found = service.api.get(path, params={"with": second}).json()
+    assert (found["experiment"], found["other"], found["profile"]) == (first, second, "tiny")
+    assert found["comparison"]["effect"] == pytest.approx(40)
+    assert (found["comparison"]["n"], found["comparison"]["baseline_n"]) == (2, 2)
+    assert found["comparison"]["verdict"] == "better"
+    reverse = service.api.get(f"/v1/experiments/{second}/comparison", params={"with": first})
+    assert reverse.json()["comparison"]["effect"] == pytest.approx(-40)
+    with service.context.db.write() as session:
+        for batch in session.scalars(select(schema.Batch)):
+            other = schema.Batch(
+                **{c.key: getattr(batch, c.key) for c in schema.Batch.__table__.columns}
+                | {"id": "bat_other", "conditions_id": "cnd_other"}
+            )
+        session.add(other)
+        session.flush()
+        session.get_one(schema.Experiment, second).batch_id = other.id
+    apart = service.api.get(path, params={"with": second}).json()["comparison"]
+    assert apart["verdict"] == "not comparable"
+    assert apart["mismatch"]
+
+
 def test_a_verdict_is_provisional_until_the_baseline_is_whole(service: Service) -> None:
     measure_baseline(service, BASELINE[:2])
     found = measure_idea(service, 99.0, 99.5)

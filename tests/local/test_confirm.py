@@ -55,6 +55,13 @@ def test_a_lead_is_confirmed_on_fresh_seeds(service: ServiceProcess) -> None:
         assert set(shown["claimed"]) <= {lead.id for lead in leads}
         told = assay(service, "batch", "show", shown["batch"]["id"]).stdout
         assert "may be claimed to be better" in told
+        two = [lead.id for lead in leads]
+        pair = json.loads(assay(service, "experiment", "compare", *two, "--json").stdout)["data"]
+        assert (pair["experiment"], pair["other"]) == tuple(two)
+        assert (pair["comparison"]["n"], pair["comparison"]["baseline_n"]) == (1, 1)
+        fresh = assay(service, "experiment", "compare", *two, "--seeds", "3")
+        assert fresh.returncode == 0, fresh.stderr
+        assert "(3 seeds) beside" in " ".join(fresh.stdout.split())
         later = json.loads(assay(service, *confirm, "--dry-run", "--json").stdout)
         again = later["detail"]["options"]["seeds"]
         assert again == seeds, "the same claim is not tried until it holds"

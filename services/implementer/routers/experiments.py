@@ -10,11 +10,12 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from assay.contracts.base import Page
+from assay.contracts.base import Page, ShortName
 from assay.contracts.batch import (
     CurvePoint,
     ExperimentBody,
     ImplementationBody,
+    PairBody,
     ResultBody,
 )
 from assay.domain.errors import NotFound
@@ -29,7 +30,7 @@ from services.implementer.paging import after, page_of, position_of
 from services.implementer.routers.batches import owned_batch
 from services.implementer.streams import log_stream, wants_stream
 from services.implementer.telemetry import LogReading, Stream
-from services.implementer.views.experiments import experiment_bodies
+from services.implementer.views.experiments import experiment_bodies, pair_body
 from services.implementer.views.measurements import (
     artifact_bodies,
     implementation_body,
@@ -140,6 +141,19 @@ def retry(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> Respon
         body = experiment_bodies(session, [made])[0].wire()
     headers = {"Location": f"/v1/experiments/{found.id}"}
     return JSONResponse(body, 202 if found.is_new else 200, headers)
+
+
+@router.get("/experiments/{experiment_id}/comparison")
+def compare(
+    experiment_id: IdPath,
+    other: Annotated[ShortName, Query(alias="with", description="Another experiment.")],
+    context: ContextDep,
+    owner: OwnerDep,
+) -> PairBody:
+    """An experiment beside another, which takes the place of the baseline."""
+    with context.db.read() as session:
+        rows = [owned_experiment(session, id_, owner) for id_ in (experiment_id, other)]
+        return pair_body(session, *rows)
 
 
 @router.get("/experiments/{experiment_id}/diff", response_class=PlainTextResponse)

@@ -14,10 +14,12 @@ from assay.contracts.base import FailureBody
 from assay.contracts.batch import (
     ExperimentBody,
     IdeaBody,
+    PairBody,
     RepairBody,
     SimilarBody,
     UsedBody,
 )
+from assay.domain.errors import Conflict, NotFound
 from assay.domain.metrics import mean, over_seeds, reward
 from assay.domain.rounding import (
     shown,
@@ -27,7 +29,7 @@ from assay.domain.rounding import (
 )
 from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState
 from assay.domain.usage import mean_usage
-from assay.storage import measurements, repairs, schema
+from assay.storage import conditions, measurements, repairs, schema
 from assay.storage.rows import get
 from services.implementer.views.verdicts import BaselineStats
 
@@ -51,6 +53,42 @@ def experiment_bodies(session: Session, rows: Sequence[schema.Experiment]) -> li
         baselines[batch_id] = BaselineStats.of(session, batch)
     related = _Related.of(session, rows)
     return [_body(row, baselines[row.batch_id], related) for row in rows]
+
+
+def pair_body(session: Session, one: schema.Experiment, other: schema.Experiment) -> PairBody:
+    """One experiment beside another, by seed where both were measured on it.
+
+    Raises:
+        NotFound: one has no result.
+        Conflict: they are of different environments or profiles.
+    """
+    related = _Related.of(session, [one, other])
+    mine, theirs = (
+        {m.seed: m.scored for m in related.measured.get(row.id, []) if m.scored is not None}
+        for row in (one, other)
+    )
+    for row in (one, other):
+        if row.state != ExperimentState.SUCCEEDED.value:
+            raise NotFound(f"{row.id} is {row.state} and has no result", code="no_result")
+    batch, others = (get(session, schema.Batch, row.batch_id, "batch") for row in (one, other))
+    for name in ("environment_id", "profile"):
+        if getattr(batch, name) != getattr(others, name):
+            raise Conflict(
+                f"{one.id} was measured on {getattr(batch, name)}, {other.id} on "
+                f"{getattr(others, name)}: their metrics say different things",
+                code="not_comparable",
+            )
+    stats = BaselineStats.instead(session, batch, theirs)
+    found = stats.compare(mine, conditions.that_differ(session, batch, others))
+    assert found is not None, "both have results"
+    return PairBody(
+        experiment=one.id,
+        other=other.id,
+        environment=batch.environment_id,
+        profile=batch.profile,
+        metric_name=stats.metric.name,
+        comparison=found,
+    )
 
 
 class _Measured(NamedTuple):

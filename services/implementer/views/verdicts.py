@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -60,12 +60,34 @@ class BaselineStats:
             on=on,
         )
 
-    def compare(self, scores: Mapping[int, Scored]) -> ComparisonBody | None:
-        """A result against the baseline, by seed; None without either."""
+    @classmethod
+    def instead(
+        cls, session: Session, batch: schema.Batch, other: Mapping[int, Scored]
+    ) -> BaselineStats:
+        """Another result in the place of the baseline of a batch."""
+        manifest = environments.manifest(session, batch.environment_id)
+        on = conditions.of_batch(session, batch)
+        return cls(
+            metric=manifest.metric,
+            scores=other,
+            exact=_exact(other),
+            rounded=_rounded(other),
+            pending=0,
+            failed=0,
+            fit=fits.latest(session, batch.environment_id, batch.profile, on),
+            asked_at=batch.created_at,
+            on=on,
+        )
+
+    def compare(
+        self, scores: Mapping[int, Scored], apart: Sequence[str] = ()
+    ) -> ComparisonBody | None:
+        """A result against the baseline, by seed; None without either. `apart` are facts in which
+        their conditions differ."""
         exact, rounded = _exact(scores), _rounded(scores)
         if exact is None or rounded is None or self.exact is None or self.rounded is None:
             return None
-        mismatch = self._mismatch(scores)
+        mismatch = [*apart, *self._mismatch(scores)]
         identical = not mismatch and self._is_identical(scores)
         judged = self._judge(exact, self.exact, identical=identical)
         seen = self._judge(rounded, self.rounded, identical=identical)

@@ -203,6 +203,46 @@ def confirm(
 
 @app.command()
 @command
+def compare(
+    context: typer.Context,
+    experiment: Annotated[str, typer.Argument(help="An experiment with a result.")],
+    other: Annotated[str, typer.Argument(help="Another one, which it is compared with.")],
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, help="Measure both on so many fresh seeds first, and wait."),
+    ] = None,
+    timeout: opt.Timeout = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two codebases by seed.  Example: assay experiment compare exp_01k8… exp_01k9…"""
+    from assay.analysis.text import format_number, format_verdict
+    from assay.cli.confirming import confirmation
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        ids = [full_id(each, client.experiments.list()) for each in (experiment, other)]
+        if seeds is not None:
+            batch = client.batches.create(confirmation(client, ids, seeds)).id
+            out.say(f"{batch}: both on {seeds} fresh seeds")
+            client.batches.wait(batch, timeout=timeout)
+            ids = [each.id for each in client.experiments.list(batch=batch)]
+        body = client.experiments.compare(*ids)
+    found = body.comparison
+    interval = (
+        f", 95 % interval {format_number(found.low)} to {format_number(found.high)}"
+        if found.low is not None
+        else ""
+    )
+    out.data(
+        body,
+        f"{body.experiment} ({found.n} seeds) beside {body.other} ({found.baseline_n}), "
+        f"{body.environment}, {body.profile}: {body.metric_name} improves by "
+        f"{format_number(found.effect)}{interval}: {format_verdict(found)}",
+    )
+
+
+@app.command()
+@command
 def retry(
     context: typer.Context,
     experiments: Annotated[

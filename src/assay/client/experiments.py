@@ -14,6 +14,7 @@ from assay.contracts.batch import (
     ExperimentBody,
     ImplementationBody,
     MeasurementBody,
+    PairBody,
     ResultBody,
 )
 
@@ -54,6 +55,11 @@ class Experiments(Group):
         """One page of experiments."""
         query = {"batch": batch, "limit": limit, "cursor": cursor}
         return self._page(ExperimentBody, self.path, query)
+
+    def compare(self, experiment: str, other: str) -> PairBody:
+        """An experiment beside another, which takes the place of the baseline."""
+        path = f"{self.path}/{segment(experiment)}/comparison"
+        return self._get(PairBody, path, {"with": other})
 
     def get(self, experiment: str) -> ExperimentBody:
         """An experiment."""

@@ -308,6 +308,18 @@ class ComparisonBody(Resource):
     )
 
 
+class PairBody(Resource):
+    """One experiment beside another, which takes the place of the baseline in `comparison`."""
+
+    object: Literal["pair"] = "pair"
+    experiment: str
+    other: str
+    environment: str
+    profile: str
+    metric_name: str
+    comparison: ComparisonBody
+
+
 class UsedBody(Resource):
     """What a result used, as multiples of what the baseline uses on the same host.
 

@@ -15,7 +15,14 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from assay.contracts.environment import EnvironmentManifest, Profile
-from assay.domain.conditions import UNRECORDED, Conditions, Facts, HostFacts, host_facts
+from assay.domain.conditions import (
+    UNRECORDED,
+    Conditions,
+    Facts,
+    HostFacts,
+    differences,
+    host_facts,
+)
 from assay.domain.errors import InvalidInput, Unavailable
 from assay.domain.states import MeasurementKind, WorkerState
 from assay.storage import equivalences, schema
@@ -73,6 +80,19 @@ def of_batch(session: Session, batch: schema.Batch) -> Conditions:
     return equivalences.family(
         session, batch.environment_id, batch.profile, batch.hardware_class, batch.conditions_id
     )
+
+
+def that_differ(session: Session, one: schema.Batch, other: schema.Batch) -> list[str]:
+    """The facts in which the conditions of two batches differ; none if they count as equal."""
+    mine, theirs = of_batch(session, one), of_batch(session, other)
+    if (mine.hardware_class, mine.id) == (theirs.hardware_class, theirs.id):
+        return []
+    facts = facts_by_id(session, [mine.id, theirs.id])
+    found = differences(
+        facts.get(mine.id, {"hardware_class": mine.hardware_class}),
+        facts.get(theirs.id, {"hardware_class": theirs.hardware_class}),
+    )
+    return found or ["conditions: one of them was not recorded"]
 
 
 def of_search(session: Session, search_id: str) -> Conditions | None:
