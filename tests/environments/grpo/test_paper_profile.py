@@ -45,6 +45,7 @@ def own_environment(tmp_path: Path) -> Environment:
     for old, new in (
         ("gpus = 1", "gpus = 0"),
         ("cpus = 8", "cpus = 1"),
+        ("cpus = 2", "cpus = 1"),  # of its smoke
         ("train = 7500", "train = 12"),
         ("sealed = 500", "sealed = 5"),
         ("probe = 500", "probe = 6"),
