@@ -46,7 +46,7 @@ def bodies(service: Service) -> dict[str, str]:
         if "get" not in operations or not template.startswith("/v1/"):
             continue
         path = template.format(**service.found | {"name": name_in(template)})
-        answer = service.api.get(path, params=params_of(operations["get"]))
+        answer = service.api.get(path, params=params_of(operations["get"], service))
         assert answer.status_code == 200 or path.endswith("/artifacts/none.zip"), answer.text
         asked[template] = _TIMES.sub("TIME", _IDS.sub("ID", answer.text))
     return asked
@@ -56,9 +56,9 @@ def name_in(template: str) -> str:
     return "none.zip" if "artifacts" in template else "count"
 
 
-def params_of(operation: dict[str, Any]) -> dict[str, str]:
+def params_of(operation: dict[str, Any], service: Service) -> dict[str, str]:
     """The query parameters that an endpoint needs."""
-    known = {"profile": "tiny"}
+    known = {"profile": "tiny", "with": service.found["experiment_id"]}
     needed = [p for p in operation.get("parameters", []) if p["in"] == "query" and p["required"]]
     return {p["name"]: known[p["name"]] for p in needed}
 
