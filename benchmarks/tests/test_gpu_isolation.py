@@ -10,6 +10,7 @@ import pytest
 from assay.sandbox import Mount, SandboxSettings, open_sandbox
 from assay.sandbox import bubblewrap as backend
 from benchmarks.gpu import isolation
+from services.worker.gpus import Gpus
 
 
 @pytest.fixture
@@ -40,9 +41,9 @@ def test_every_question_is_answered_on_a_cpu() -> None:
         assert kill["right_result"]
 
 
-def test_without_a_gpu_only_a_dry_run_is_possible() -> None:
-    if Path("/dev/nvidiactl").exists():
-        pytest.skip("there is a GPU here")
+def test_without_a_gpu_only_a_dry_run_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolation, "open_nvml", lambda: None)
+    monkeypatch.setattr(isolation, "open_gpus", lambda _: Gpus([], None))
     with pytest.raises(RuntimeError, match="dry run"):
         isolation.run(1, False)
 
