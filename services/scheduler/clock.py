@@ -193,7 +193,7 @@ class Scheduler:
         with self._db.read() as session:
             shapes = waiting(session, seen.now)
             offers = self._newcomers.offers(session, shapes, hosts)
-        if self._newcomers.admit(shapes, hosts, at_work):
+        if self._newcomers.admit(hosts, at_work):
             self._on_commit()
             with self._db.read() as session:
                 shapes = waiting(session, seen.now)

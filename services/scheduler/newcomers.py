@@ -11,16 +11,15 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from assay.contracts.environment import Profile
+from assay.contracts.environment import EnvironmentManifest, Profile
 from assay.domain.conditions import OWN_OWNER, Conditions, HostFacts, host_facts
 from assay.domain.errors import AssayError
-from assay.domain.states import MeasurementKind, MeasurementState
+from assay.domain.states import MeasurementKind
 from assay.storage import conditions, environments, equivalences, measurements, schema
 from assay.storage.database import Database
 from assay.storage.equivalences import SEEDS, Equality, Known
@@ -50,30 +49,31 @@ class Newcomers:
         self._write = write
         self._infos: dict[tuple[str, str], dict[str, Any]] = {}
         self._facts: dict[tuple[str, str, tuple[str, ...]], HostFacts] = {}
-        self._known: dict[_Pinned, Known] = {}
+        self._waiting: dict[_Pinned, tuple[Known, EnvironmentManifest]] = {}
 
     def offers(
         self, session: Session, shapes: Sequence[Waiting], hosts: Sequence[Host]
     ) -> dict[str, frozenset[str]]:
         """The settings that each worker may measure now."""
         self._read(session, hosts)
-        pinned = {shape.id: _pinned(shape) for shape in shapes if shape.setting}
-        self._known = {
-            each: equivalences.of_setting(session, each.environment, each.profile)
-            for each in set(pinned.values())
-        }
+        self._waiting = {}
+        for each in sorted({_pinned(shape) for shape in shapes if shape.setting}):
+            with _apart(each):
+                self._waiting[each] = (
+                    equivalences.of_setting(session, each.environment, each.profile),
+                    environments.manifest(session, each.environment),
+                )
         found: dict[str, set[str]] = defaultdict(set)
         for shape in shapes:
-            if not shape.setting:
+            if (each := _pinned(shape)) not in self._waiting:
                 continue
-            each = pinned[shape.id]
-            with _apart(each):
-                packages = environments.manifest(session, each.environment).packages
-                for host in hosts:
-                    if host.hardware_class == shape.hardware_class and self._known[each].offers(
-                        self._facts_of(host, packages), each.conditions
-                    ):
-                        found[host.worker].add(shape.setting)
+            known, manifest = self._waiting[each]
+            for host in hosts:
+                facts = self._facts_of(host, manifest.packages)
+                if host.hardware_class == shape.hardware_class and known.offers(
+                    facts, each.conditions
+                ):
+                    found[host.worker].add(shape.setting)
         return {worker: frozenset(settings) for worker, settings in found.items()}
 
     def _read(self, session: Session, hosts: Sequence[Host]) -> None:
@@ -104,7 +104,8 @@ class Newcomers:
     def decide(self) -> bool:
         """Decide about hosts whose controls have ended. Whether anything changed."""
         with self._db.read() as session:
-            ended = [row for row in equivalences.pending(session) if _has_ended(session, row)]
+            pending = equivalences.pending(session)
+            ended = [row for row in pending if equivalences.have_ended(session, row)]
         if not ended:
             return False
         changed = False
@@ -114,8 +115,11 @@ class Newcomers:
                 with _apart(_Pinned(row.environment_id, row.profile, row.equals_id)):
                     metric = environments.manifest(session, row.environment_id).metric
                     again = equivalences.to_repeat(session, row)
-                    for seed in again:
-                        self._ask_again(session, row, seed, now)
+                    if again:
+                        own = get(session, schema.ConditionSet, row.conditions_id, "conditions")
+                        on = Conditions(own.hardware_class, (own.id,))
+                        of = (row.environment_id, row.profile)
+                        self._request(session, *of, again, on, MeasurementKind.CONTROL)
                     is_decided = equivalences.decide(session, row, metric.direction, now)
                     changed = changed or is_decided or bool(again)
                     if is_decided:
@@ -126,33 +130,16 @@ class Newcomers:
                         )
         return changed
 
-    def _ask_again(
-        self, session: Session, row: schema.Equivalence, seed: int, now: datetime
-    ) -> None:
-        """Ask for the next replicate of a control that says nothing of its host's results."""
-        environment = get(session, schema.Environment, row.environment_id, "environment")
-        own = get(session, schema.ConditionSet, row.conditions_id, "conditions")
-        profile = environments.manifest(session, row.environment_id).profiles[row.profile]
-        on = Conditions(own.hardware_class, (own.id,))
-        identity = Identity(
-            environment.codebase, environment.id, row.profile, seed, on, MeasurementKind.CONTROL
-        )
-        terms = Terms(OWN_OWNER, now, PRIORITY, needs_isolation=False)
-        measurements.request(self._db, session, identity, profile, terms)
-
-    def admit(
-        self, shapes: Sequence[Waiting], hosts: Sequence[Host], at_work: Collection[str]
-    ) -> bool:
-        """Introduce hosts to the settings that wait. Whether anything changed.
+    def admit(self, hosts: Sequence[Host], at_work: Collection[str]) -> bool:
+        """Introduce hosts to the settings that `offers` saw last. Whether anything changed.
 
         `hosts` are all that live, `at_work` the workers among them that get work: one that is
         cordoned or drains will be back, and others are compared with it.
         """
         changed = False
-        for each in sorted({_pinned(shape) for shape in shapes if shape.setting}):
+        for each, (known, manifest) in self._waiting.items():
             with _apart(each):
-                known = self._known[each]
-                fitting = self._fitting(each, known, hosts, at_work)
+                fitting = self._fitting(each, known, manifest, hosts, at_work)
                 is_new = any(known.state(host.facts.narrow) is None for host in fitting)
                 is_there = any(known.is_defined_by(host.facts) for host in fitting)
                 if fitting and (is_new or not is_there):
@@ -161,22 +148,22 @@ class Newcomers:
         return changed
 
     def _fitting(
-        self, each: _Pinned, known: Known, hosts: Iterable[Host], at_work: Collection[str]
+        self,
+        each: _Pinned,
+        known: Known,
+        manifest: EnvironmentManifest,
+        hosts: Iterable[Host],
+        at_work: Collection[str],
     ) -> list[equivalences.Host]:
         """The hosts that have these conditions, but for recorded facts, and that the profile fits:
         others could measure nothing that the rest is compared with."""
-        with self._db.read() as session:
-            manifest = environments.manifest(session, each.environment)
         need = manifest.profiles[each.profile]
-        by_gpus = need.gpus > 0
         found = []
         for host in hosts:
-            if not _fits(need, host):
-                continue
             facts = self._facts_of(host, manifest.packages)
             shared = known.canonical(facts.wide) == each.conditions
-            if shared and facts.narrow != facts.wide:
-                offered = host.gpus if by_gpus else host.cpus
+            if shared and facts.narrow != facts.wide and _fits(need, host):
+                offered = host.gpus if need.gpus else host.cpus
                 capacity = offered if host.worker in at_work else 0
                 found.append(equivalences.Host(facts, capacity))
         return found
@@ -186,7 +173,6 @@ class Newcomers:
     ) -> bool:
         known = equivalences.of_setting(session, each.environment, each.profile)
         environment = get(session, schema.Environment, each.environment, "environment")
-        manifest = environments.manifest(session, each.environment)
         now = self._db.now(session)
         hardware_class = hosts[0].facts.deciding["hardware_class"]
         on = equivalences.family(
@@ -204,22 +190,31 @@ class Newcomers:
             return False
         conditions.store(session, now, [host.facts for host in hosts])
         equivalences.add(session, each.environment, each.profile, each.conditions, new, now)
-        if Equality.PENDING in new.values():
-            terms = Terms(OWN_OWNER, now, PRIORITY, needs_isolation=False)
-            wanted = [(on, MeasurementKind.SCORE)] + [
-                (Conditions(on.hardware_class, (id_,)), MeasurementKind.CONTROL)
-                for id_, state in new.items()
-                if state is Equality.PENDING
-            ]
-            for where, kind in wanted:
-                for seed in SEEDS:
-                    identity = Identity(
-                        environment.codebase, environment.id, each.profile, seed, where, kind
-                    )
-                    measurements.request(
-                        self._db, session, identity, manifest.profiles[each.profile], terms
-                    )
+        own = [id_ for id_, state in new.items() if state is Equality.PENDING]
+        of = (each.environment, each.profile)
+        if own:
+            self._request(session, *of, SEEDS, on, MeasurementKind.SCORE)
+        for id_ in own:
+            there = Conditions(hardware_class, (id_,))
+            self._request(session, *of, SEEDS, there, MeasurementKind.CONTROL)
         return True
+
+    def _request(
+        self,
+        session: Session,
+        environment_id: str,
+        profile: str,
+        seeds: Iterable[int],
+        on: Conditions,
+        kind: MeasurementKind,
+    ) -> None:
+        """Ask for measurements of the unmodified codebase."""
+        environment = get(session, schema.Environment, environment_id, "environment")
+        need = environments.manifest(session, environment_id).profiles[profile]
+        terms = Terms(OWN_OWNER, self._db.now(session), PRIORITY, needs_isolation=False)
+        for seed in seeds:
+            identity = Identity(environment.codebase, environment_id, profile, seed, on, kind)
+            measurements.request(self._db, session, identity, need, terms)
 
 
 @contextmanager
@@ -243,8 +238,3 @@ def _fits(need: Profile, host: Host) -> bool:
         and host.gpus >= need.gpus
         and host.memory_bytes >= need.memory_bytes
     )
-
-
-def _has_ended(session: Session, row: schema.Equivalence) -> bool:
-    made = equivalences.controls(session, row)
-    return all(seed in made and MeasurementState(made[seed].state).is_terminal for seed in SEEDS)

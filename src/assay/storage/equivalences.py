@@ -142,7 +142,7 @@ def introduced(
     has_results: bool,
     has_baseline: bool,
 ) -> dict[str, Equality]:
-    """What hosts that are new to some conditions become: the `first`, or `pending`.
+    """What hosts that are new to the conditions they share become: the `first`, or `pending`.
 
     `has_results`: something was measured under these conditions, so that who comes next has to
     show that it is like those who measured it. That takes the unmodified codebase on `SEEDS`
@@ -154,8 +154,6 @@ def introduced(
     is_there = False
     for host in hosts:
         facts = host.facts
-        if facts.narrow == facts.wide or known.canonical(facts.wide) != conditions:
-            continue
         state = known.state(facts.narrow)
         if state is None:
             new[facts.narrow] = new.get(facts.narrow, 0) + host.capacity
@@ -319,15 +317,18 @@ def to_repeat(session: Session, row: schema.Equivalence) -> list[int]:
     ]
 
 
+def have_ended(session: Session, row: schema.Equivalence) -> bool:
+    """Whether the controls of a host's conditions have."""
+    made = controls(session, row)
+    return all(seed in made and MeasurementState(made[seed].state).is_terminal for seed in SEEDS)
+
+
 def decide(session: Session, row: schema.Equivalence, direction: Direction, now: datetime) -> bool:
     """Decide about a host whose controls have ended. Whether that was possible."""
+    if not have_ended(session, row) or to_repeat(session, row):
+        return False
     made = controls(session, row)
-    wanted = [made.get(seed) for seed in SEEDS]
-    if any(each is None or not MeasurementState(each.state).is_terminal for each in wanted):
-        return False
-    failed = [m for m in wanted if m is not None and m.state != MeasurementState.SUCCEEDED.value]
-    if to_repeat(session, row):
-        return False
+    failed = [m for m in made.values() if m.state != MeasurementState.SUCCEEDED.value]
     if failed:
         failure = failed[0].failure or {}
         _decided(row, now, equal=False, evidence={"failed": failure.get("message", "cancelled")})

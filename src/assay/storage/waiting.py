@@ -75,18 +75,19 @@ def of_batch(db: Database, session: Session, batch: str) -> list[Pause | Want | 
 
 def _unmet(db: Database, session: Session, batch_id: str) -> list[Unmet]:
     batch = session.get_one(schema.Batch, batch_id)
+    if batch.conditions_id == UNRECORDED:
+        return []
     table = schema.Measurement
     number = session.scalar(
         select(func.count()).where(_queued(batch_id), table.conditions_id == batch.conditions_id)
     )
-    if not number or batch.conditions_id == UNRECORDED:
+    if not number:
         return []
     known = equivalences.of_setting(session, batch.environment_id, batch.profile)
     packages = environments.manifest(session, batch.environment_id).packages
     hosts = [
         conditions.facts_of(worker, packages)
-        for worker in workers.at_work(db, session)
-        if worker.hardware_class == batch.hardware_class
+        for worker in workers.at_work(db, session, batch.hardware_class)
     ]
     if not hosts or any(known.offers(host, batch.conditions_id) for host in hosts):
         return []

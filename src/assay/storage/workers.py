@@ -118,20 +118,25 @@ def admit(db: Database, name: str, token: str) -> str:
 def classes_at_work(db: Database, session: Session) -> set[str]:
     """Return the hardware classes of workers that can take work: those that are heard of, not
     cordoned and not draining."""
-    return {worker.hardware_class for worker in at_work(db, session)}
+    where = _is_at_work(db, session)
+    return set(session.scalars(select(schema.Worker.hardware_class).where(*where).distinct()))
 
 
-def at_work(db: Database, session: Session) -> Sequence[schema.Worker]:
-    """Return the workers that can take work."""
+def at_work(db: Database, session: Session, hardware_class: str) -> Sequence[schema.Worker]:
+    """Return the workers of a hardware class that can take work."""
+    table = schema.Worker
+    where = (table.hardware_class == hardware_class, *_is_at_work(db, session))
+    return session.scalars(select(table).where(*where)).all()
+
+
+def _is_at_work(db: Database, session: Session) -> tuple[ColumnElement[bool], ...]:
     table, now = schema.Worker, db.now(session)
-    return session.scalars(
-        select(table).where(
-            table.state == WorkerState.ACTIVE.value,
-            table.draining.is_(False),
-            or_(table.cordoned_until.is_(None), table.cordoned_until <= now),
-            table.last_seen_at >= now - LEASE,
-        )
-    ).all()
+    return (
+        table.state == WorkerState.ACTIVE.value,
+        table.draining.is_(False),
+        or_(table.cordoned_until.is_(None), table.cordoned_until <= now),
+        table.last_seen_at >= now - LEASE,
+    )
 
 
 def by_token(session: Session, token: str) -> str | None:
