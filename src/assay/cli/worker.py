@@ -70,7 +70,7 @@ def _kept_apart(workers: list[WorkerBody]) -> list[str]:
         for each in worker.apart if worker.state == "active" else ():
             key = (each.environment, each.profile, each.state)
             found.setdefault(key, []).append(worker)
-    why = {"pending": "controls come first", "different": "its controls came out otherwise"}
+    why = {"pending": "controls come first", "different": "its controls gave other results"}
     return [
         f"note: {_names(those)}: apart from the others in {environment}, {profile}, as "
         f"{why.get(state, state)}; see: assay conditions show --env {environment} "

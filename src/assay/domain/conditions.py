@@ -2,7 +2,7 @@
 
 Deciding facts keep results apart whenever they differ. Recorded facts (a driver, a model of CPU,
 the patch level of a library) are presumed to change nothing; a host on which they differ measures
-the unmodified codebase first, and its results are kept apart only if that comes out otherwise.
+the unmodified codebase first, and its results are kept apart only if those differ.
 """
 
 from __future__ import annotations
