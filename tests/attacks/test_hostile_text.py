@@ -16,7 +16,8 @@ import pytest
 
 from assay.analysis.text import clean, idea_title, one_line
 from assay.evaluation.answers import extract_answer
-from assay.llm.ideas import parse_ideas, read_idea
+from assay.llm.idea_answers import read_answer
+from assay.llm.ideas import read_idea
 from assay.llm.offline.settings import Settings
 from assay.patching import PatchRefused, apply_answer
 from assay.telemetry.secrets import redactor
@@ -40,7 +41,7 @@ def apply(text: str) -> None:
 
 
 READERS: dict[str, Callable[[str], object]] = {
-    "parse_ideas": parse_ideas,
+    "read_answer": read_answer,
     "read_idea": read_idea,
     "idea_title": idea_title,
     "clean": clean,
@@ -58,6 +59,9 @@ STARTS = (
     "[Experiment] x\n[Code Changes] y\n",
     "[End]",
     "<think>",
+    "## Experiment 1: x\n",
+    "<experiment>x</experiment>\n<code_changes>y",
+    '[{"experiment": "x", "code": "y"}]\n',
     "Settings: x",
     TRACEBACK,
     TRACEBACK + '  File "',
@@ -67,7 +71,33 @@ STARTS = (
     "https://",
 )
 UNITS = ("*", "#", "_", "`", " ", "\t", "\n", "1", "a", ":", ">", "=", "-", "<", '"', "|", "[")
-UNITS += ("a.", "* ", "\n*", "| ", "|\n", "1.", "a ", " a", "<think>", "[End]*", "://", "a:")
+UNITS += (
+    "a.",
+    "* ",
+    "\n*",
+    "| ",
+    "|\n",
+    "1.",
+    "a ",
+    " a",
+    "<think>",
+    "[End]*",
+    "://",
+    "a:",
+    "{",
+    "```\n",
+    "# Idea 1: ",
+)
+UNITS += (
+    "Changes:\n",
+    "[Experiment]\n",
+    "<idea>",
+    "</think>\n",
+    "<think>\n",
+    "[Code] ",
+    "```json\n[\n",
+    '{"a":',
+)
 
 
 #: What the readers were once slow on.

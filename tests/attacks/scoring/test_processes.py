@@ -141,13 +141,17 @@ class Trap:
 with open(path, "wb") as file:
     pickle.dump(Trap(), file)
 """
+# Written only after the training process has ended: what is written before is the training's own.
 LATE = """
+training = os.getpid()
 if os.fork() == 0:
     os.setsid()
     for name in range(3):
         os.close(name)
-    for _ in range(100):
+    while os.getppid() == training:
         time.sleep(0.1)
+    for _ in range(100):
+        time.sleep(0.5)
         with open(path, "wb") as file:
             file.write(b"better weights")
     os._exit(0)
