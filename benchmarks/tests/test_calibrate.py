@@ -107,6 +107,8 @@ def test_a_calibration_writes_everything_and_then_has_nothing_to_do(desk: Desk) 
     assert baseline["environment"] == environment.id
     assert baseline["seeds"] == [0, 1, 2]
     assert set(baseline["controls"]) == {"lottery"}
+    for each in (baseline, baseline["controls"]["lottery"]):
+        assert (each["kind"], each["measurements"]) == ("score", [])  # of no service
     assert len(set(baseline["values"])) == 3
 
     table = desk.output("discrimination-toy")

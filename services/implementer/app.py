@@ -19,6 +19,7 @@ from services.implementer.observe import Observe, bind_ids
 from services.implementer.origin import RefuseForeign
 from services.implementer.routers import (
     batches,
+    comparisons,
     conditions,
     environments,
     experiments,
@@ -74,6 +75,7 @@ def create_app(context: Context, *, here_only: bool = False) -> FastAPI:
         reports,
         workers,
         conditions,
+        comparisons,
     ):
         app.include_router(module.router, prefix="/v1")
     app.include_router(meta.router)

@@ -11,8 +11,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from services.implementer import problems
 
 _UPLOAD = re.compile(r"/internal/v1/attempts/[^/]+/artifacts/[^/]+")
-#: Requests that hold ideas, or are a worker's reports.
-_LARGE = re.compile(r"/v1/batches|/v1/searches/[^/]+/epochs/[^/]+|/internal/v1/.*")
+#: Requests that hold ideas, a codebase or what an ideator wrote, or are a worker's reports.
+_LARGE = re.compile(
+    r"/v1/batches|/v1/searches/[^/]+/(?:epochs|answers)/[^/]+|/v1/environments/[^/]+/codebases|"
+    r"/internal/v1/.*"
+)
 _MOST_ELSEWHERE = 1 << 20
 #: Brackets, braces, commas and colons outside texts. The largest valid batch, 10,000 ideas with
 #: 64 parents each, has fewer; parsing so many takes a fraction of a second.
@@ -31,9 +34,9 @@ class TooLargeError(HTTPException):
 class BodyLimit:
     """Middleware that refuses bodies of more than `limit` bytes before they are read into memory.
 
-    What holds no ideas and comes from no worker may have 1 MiB at most. JSON of owners may hold
-    `MAX_MARKS` marks at most: a value takes far more time and memory than its bytes. Artifacts
-    have a limit of their own.
+    What holds neither ideas nor a codebase, and comes from no worker, may have 1 MiB at most.
+    JSON of owners may hold `MAX_MARKS` marks at most: a value takes far more time and memory than
+    its bytes. Artifacts have a limit of their own.
     """
 
     def __init__(self, app: ASGIApp, limit: int) -> None:

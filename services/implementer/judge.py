@@ -61,6 +61,7 @@ def _judged(request: dict[str, Any], baseline: judging.Files) -> dict[str, Any]:
         "gone": [name for name in baseline if files is not None and name not in files],
         "rejected": rejected and (rejected.code, rejected.message),
         "diff": found.diff,
+        "canonical": found.canonical,
     }
 
 

@@ -328,7 +328,7 @@ class _Child:
         if reply["rejected"] is not None:
             code, log = reply["rejected"]
             rejected = Rejected(FailureCode(code), log)
-        return Judgement(files, rejected, reply["diff"]), reply["seconds"]
+        return Judgement(files, rejected, reply["diff"], reply["canonical"]), reply["seconds"]
 
     def kill(self) -> None:
         self._process.kill()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from assay.domain.failure_codes import Code, FailureCode
 from assay.patching import PatchRefused, apply_answer, check_codebase, unified_diff
+from services.implementer.canonical import canonical
 
 if TYPE_CHECKING:  # a judging process does without them
     from assay.llm.executors import ImplementRequest
@@ -29,6 +30,11 @@ MALFORMED = {
     "small training codebase in a sandbox. Send the edit, or the part of it that you can write.",
     FailureCode.EMPTY_ANSWER: "The answer was empty. Send the plan and the edit.",
 }
+#: What a model is told of an edit that changes no code.
+SAME_CODE = (
+    "The edit changes comments, docstrings or formatting alone, so the code does what the "
+    "original does and is not measured. Send the change of the code that the idea asks for."
+)
 _FRAME = re.compile(r'^[^\S\n]*+(?:[|+][^\S\n]*+)*+File "([^"]+)", line (\d{1,9})', re.MULTILINE)
 _HEADER = "Traceback (most recent call last):"
 
@@ -39,6 +45,8 @@ class Patched:
 
     request: ImplementRequest | None
     files: Files
+    #: See `Judgement.canonical`.
+    canonical: str | None = None
 
     @property
     def sample(self) -> int | None:
@@ -69,12 +77,14 @@ def malformed(completion: Completion) -> FailureCode | None:
 class Judgement:
     """The patched files with their diff, why they cannot be used, or both.
 
-    Both are there where the diff fits but the code does not compile.
+    Both are there where the diff fits but the code does not compile, or is the baseline's.
+    `canonical` is the same for codebases with the same code; None if their bytes decide.
     """
 
     files: Files | None
     rejected: Rejected | None
     diff: str | None = None
+    canonical: str | None = None
 
 
 class Judge(Protocol):
@@ -99,6 +109,8 @@ def judge(
 ) -> Judgement:
     """Apply an answer to the baseline, and look whether the result compiles if `compiles`.
 
+    A result whose code is the baseline's is refused.
+
     Raises:
         MemoryError: there is too little for it.
     """
@@ -109,7 +121,10 @@ def judge(
         return Judgement(None, Rejected(FailureCode(refusal.code), refusal.log))
     broken = compile_error(files, baseline) if compiles else None
     rejected = Rejected(FailureCode.DOES_NOT_COMPILE, broken) if broken else None
-    return Judgement(files, rejected, unified_diff(baseline, files))
+    code = canonical(files, baseline)
+    if rejected is None and code is not None and code == canonical(baseline, baseline):
+        rejected = Rejected(FailureCode.UNCHANGED, SAME_CODE)
+    return Judgement(files, rejected, unified_diff(baseline, files), code)
 
 
 def compile_error(files: Files, baseline: Files) -> str | None:

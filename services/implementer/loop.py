@@ -4,8 +4,8 @@ Up to `samples` calls, each revised up to `revisions` times from what was wrong 
 the first diff that applies and passes preflight wins and the others are cancelled (paper §2.2).
 `paper` sampling starts all samples at once; `staged` starts one, and more only when it has failed.
 A codebase that crashed early in training goes through the loop once more, with its traceback. An
-idea that confirms or retries an earlier experiment takes that one's codebase, and no model is
-asked.
+idea whose codebase is known (it names one, or confirms or retries an experiment) does not go
+through the loop: see `given`.
 
 Every call is recorded before it is made and after it returned, so a crash repeats at most one
 call per sample: recorded answers are read back instead of being asked for again.
@@ -25,6 +25,8 @@ from assay.domain.isolation import is_offline
 from assay.domain.states import FailureStage
 from assay.environments.catalog import EXAMPLE, RULES
 from assay.llm import Executor, ImplementRequest, recording
+from assay.llm.executors import Limits
+from assay.patching import PatchRefused, check_codebase
 from assay.storage import (
     caps,
     environments,
@@ -35,7 +37,6 @@ from assay.storage import (
     schema,
 )
 from assay.storage.implementations import Work
-from assay.storage.measurements import Identity
 from assay.storage.objects import ObjectStore
 from assay.storage.repairs import Repair
 from assay.storage.samples import Answer, Key, Verdict
@@ -59,6 +60,15 @@ from services.implementer.smoke import Smoke, Waiter
 STAGES = (1, 3)
 
 
+@dataclass(frozen=True)
+class OwnTexts:
+    """What an environment says to executors; empty where it says nothing."""
+
+    rules: str
+    example: str
+    profile_notes: str
+
+
 @dataclass
 class Shared:
     """What all loops of a process share."""
@@ -66,14 +76,19 @@ class Shared:
     gates: Gates
     waiter: Waiter
     lengths: Lengths = field(default_factory=Lengths)
-    _prompts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _prompts: dict[tuple[str, str], OwnTexts] = field(default_factory=dict)
 
-    def prompts(self, context: Context, environment_id: str) -> tuple[str, str]:
-        """An environment's own rules and example for executors."""
-        if environment_id not in self._prompts:
+    def prompts(self, context: Context, environment_id: str, profile: str) -> OwnTexts:
+        """An environment's own texts for executors."""
+        key = (environment_id, profile)
+        if key not in self._prompts:
             environment = context.environments.get(environment_id)
-            self._prompts[environment_id] = environment.prompt(RULES), environment.prompt(EXAMPLE)
-        return self._prompts[environment_id]
+            self._prompts[key] = OwnTexts(
+                environment.prompt(RULES),
+                environment.prompt(EXAMPLE),
+                environment.profile_notes(profile),
+            )
+        return self._prompts[key]
 
     @classmethod
     def of(cls, context: Context) -> Shared:
@@ -83,12 +98,12 @@ class Shared:
 
 @dataclass
 class Loop:
-    """The implement loop for one experiment."""
+    """The implement loop for one experiment. `base`: the files that its idea changes."""
 
     context: Context
     work: Work
     executor: Executor
-    baseline: Files
+    base: Files
     shared: Shared
     judge: Judge
     asking: Asking = field(init=False)
@@ -106,10 +121,6 @@ class Loop:
             NoLongerWantedError: the experiment was cancelled meanwhile.
             Unavailable: the database or the object store cannot be used; try again later.
         """
-        if self.work.given is not None:
-            store = self.context.store
-            files = await asyncio.to_thread(environments.get_codebase, store, self.work.given)
-            return Patched(None, files)
         stored = await asyncio.to_thread(self._stored)
         try:
             if self.work.repair is not None:
@@ -187,21 +198,25 @@ class Loop:
     def _request(
         self, sample: int, revision: int, previous: str | None, log: str
     ) -> ImplementRequest:
-        manifest = self.work.manifest
-        rules, example = self.shared.prompts(self.context, self.work.environment_id)
+        manifest, name, options = self.work.manifest, self.work.profile, self.work.options
+        profile = manifest.profiles[name]
+        own = self.shared.prompts(self.context, self.work.environment_id, name)
         return ImplementRequest(
             environment_title=manifest.title,
             problem=manifest.problem,
-            budget=_budget_text(self.work),
-            files=self.baseline,
+            budget=profile.in_words,
+            files=self.base,
             protected=manifest.codebase.protected,
             idea_text=self.work.idea,
             sample=sample,
             revision=revision,
             previous_answer=previous,
             patch_log=log or None,
-            rules=rules,
-            example=example,
+            rules=own.rules,
+            example=own.example,
+            profile=f"{name}: {profile.description}" if profile.description else name,
+            profile_notes=own.profile_notes,
+            limits=Limits(options.max_tokens, options.temperature, options.effort),
         )
 
     async def _step(
@@ -246,7 +261,7 @@ class Loop:
         files, rejected = judgement.files, judgement.rejected
         if files is not None and rejected is None and with_smoke:
             try:
-                rejected = await self.smoke.passes(key, files)
+                rejected = await self.smoke.passes(key, files, judgement.canonical)
             except asyncio.CancelledError:
                 await asyncio.shield(self._record(key, Verdict("cancelled"), judgement.diff))
                 raise
@@ -254,7 +269,7 @@ class Loop:
         if rejected is not None:
             return rejected
         assert files is not None
-        return Patched(request, files)
+        return Patched(request, files, judgement.canonical)
 
     async def _judged(
         self,
@@ -282,21 +297,38 @@ class Loop:
         judgement = await self.judge(
             self.work.batch,
             answer.text,
-            self.baseline,
+            self.base,
             self.work.manifest.codebase.protected,
             compiles=self.work.options.preflight != "off",
         )
+        if judgement.files is not None and self.work.base_codebase != self.work.baseline_codebase:
+            refused = await asyncio.to_thread(self._guard, judgement.files)
+            judgement = refused or judgement
         if repair is None or judgement.files is None or judgement.rejected is not None:
             return judgement
-        if await asyncio.to_thread(self._has_crashed, judgement.files):
+        if await asyncio.to_thread(self._has_crashed, judgement.files, judgement.canonical):
             rejected = Rejected(FailureCode.UNCHANGED, "the edit is one that crashed")
             return replace(judgement, rejected=rejected)
         return judgement
 
-    def _has_crashed(self, files: Files) -> bool:
-        """Whether this is a codebase of this idea that has crashed."""
+    def _guard(self, files: Files) -> Judgement | None:
+        """Why a codebase that was made from a base may not be measured in its environment.
+
+        The judge compares it with the base: bases could grow from one to the next without end.
+        """
+        own = _files(self.context.store, self.work.baseline_codebase)
+        try:
+            check_codebase(files, own, self.work.manifest.codebase.protected)
+        except PatchRefused as refused:
+            return Judgement(None, Rejected(FailureCode(refused.code), refused.log))
+        return None
+
+    def _has_crashed(self, files: Files, canonical: str | None) -> bool:
+        """Whether this is the code of a codebase of this idea that has crashed."""
         with self.context.db.read() as session:
             crashed = [row.codebase_id for row in repairs.of(session, self.work.experiment)]
+            if environments.find_same_code(session, self.work.same_code(canonical)) in crashed:
+                return True
         store = self.context.store
         return any(files == environments.get_codebase(store, codebase) for codebase in crashed)
 
@@ -365,31 +397,31 @@ def unrepaired(repair: Repair, why: str) -> Failure:
     return Failure(failure.stage, failure.code, message)
 
 
-def _budget_text(work: Work) -> str:
-    profile = work.manifest.profiles[work.profile]
-    parts = [f"{profile.cpus} CPU core(s), {profile.gpus} GPU(s), {profile.memory_gb:g} GB"]
-    if profile.budget.tokens is not None:
-        parts.append(f"{profile.budget.tokens} training tokens")
-    parts.append(f"{profile.budget.seconds:g} s of wall clock")
-    if (warm_up := profile.budget.warm_up_seconds) is not None:
-        parts.append(f"before that, {warm_up:g} s to compile without data")
-    return "; ".join(parts)
+async def given(context: Context, codebase: str) -> Patched:
+    """The outcome for an idea whose codebase is known: no executor is opened, no model asked.
+
+    Raises:
+        Unavailable: the object store cannot be used; try again later.
+    """
+    files = await asyncio.to_thread(environments.get_codebase, context.store, codebase)
+    return Patched(None, files)
 
 
 def take_up(context: Context, experiment_id: str) -> tuple[Work, Files] | None:
-    """Begin an experiment's implementation, or go on with it; None if there is nothing to do."""
+    """Begin an experiment's implementation, or go on with it, with the files that its idea
+    changes; None if there is nothing to do."""
     with context.write() as session:
         work = implementations.begin(
             context.db, session, experiment_id, context.holder, context.settings.idea_lease
         )
     if work is None:
         return None
-    return work, _baseline(context.store, work.baseline_codebase)
+    return work, _files(context.store, work.base_codebase)
 
 
 @functools.lru_cache(maxsize=16)
-def _baseline(store: ObjectStore, codebase: str) -> Files:
-    """A baseline's files: the same for every idea of a batch, and never changed."""
+def _files(store: ObjectStore, codebase: str) -> Files:
+    """The files of a baseline or base: the same for every idea of a batch, and never changed."""
     return environments.get_codebase(store, codebase)
 
 
@@ -404,7 +436,7 @@ def _gpu_cap(context: Context, session: Session, work: Work, codebase: str) -> F
         for seed in sorted(set(work.options.seeds))
         if not measurements.exists(
             session,
-            Identity(codebase, work.environment_id, work.profile, seed, work.on),
+            work.identity(codebase, seed),
             terms,
         )
     ]
@@ -428,8 +460,11 @@ def conclude(context: Context, work: Work, outcome: Patched | Failure) -> None:
             implementations.fail(context.db, session, work, outcome)
             samples.close(context.db, session, work.implementation)
         return
-    codebase = environments.put_codebase(context.store, outcome.files)
+    own = environments.put_codebase(context.store, outcome.files)
     with context.write() as session:
+        codebase = environments.add_codebase(
+            context.db, session, own, work.environment_id, work.same_code(outcome.canonical)
+        )
         too_much = _gpu_cap(context, session, work, codebase)
         if too_much is not None:
             implementations.fail(context.db, session, work, too_much)

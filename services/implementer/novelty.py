@@ -6,7 +6,7 @@ from sqlalchemy import select
 
 from assay.contracts.batch import BatchRequest
 from assay.domain.similarity import earlier_alike
-from assay.domain.states import ExperimentState
+from assay.domain.states import ExperimentState, MeasurementKind
 from assay.storage import schema
 from assay.storage.batches import Similar
 from services.implementer.context import Context
@@ -31,7 +31,7 @@ def find(
         return [[] for _ in request.ideas]
     earlier = _earlier(context, environment, owner)
     texts = [text for _, text in earlier] + [idea.text for idea in request.ideas]
-    found = []
+    found: list[list[Similar]] = []
     for _, alike in earlier_alike(
         texts,
         options.novelty_threshold,
@@ -39,8 +39,11 @@ def find(
         first=len(earlier),
         passed_over=options.novelty == "skip",
     ):
+        idea = request.ideas[len(found)]
         found.append(
-            [
+            []  # its words are not implemented, so that nothing is done twice
+            if idea.codebase is not None
+            else [
                 Similar(
                     round(one.similarity, 4),
                     experiment=earlier[one.place][0] if one.place < len(earlier) else None,
@@ -63,6 +66,7 @@ def _earlier(context: Context, environment: str, owner: str) -> list[tuple[str, 
             .where(
                 schema.Batch.owner == owner,
                 schema.Environment.name == environment,
+                schema.Batch.kind != MeasurementKind.CONTROL.value,
                 schema.Experiment.state.not_in(_UNTRIED),
             )
             .order_by(schema.Experiment.id.desc())

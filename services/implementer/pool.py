@@ -26,8 +26,8 @@ from services.implementer.asking import NoLongerWantedError
 from services.implementer.context import Context
 from services.implementer.executors import executor_of
 from services.implementer.judges import Judges
-from services.implementer.judging import Judge, Patched
-from services.implementer.loop import Loop, Shared, conclude, take_up
+from services.implementer.judging import Files, Judge, Patched
+from services.implementer.loop import Loop, Shared, conclude, given, take_up
 
 log = logging.getLogger(__name__)
 #: Faults of our own (a full disk, an unreachable store) after which an idea is given up.
@@ -279,11 +279,7 @@ class ImplementPool:
             await asyncio.to_thread(self._count_fault, experiment_id, error)
             return
         try:
-            executor = self._executor(work.executor)
-            shared, judge = self._shared, self._judge
-            outcome = await Loop(self._context, work, executor, baseline, shared, judge).run()
-            if isinstance(outcome, Patched) and outcome.request is not None:
-                recording.note(executor, outcome.request, won=True)
+            outcome = await self._outcome(work, baseline)
             await asyncio.to_thread(self._conclude, work, outcome)
         except NoLongerWantedError:
             log.info("%s was cancelled while it was being implemented", experiment_id)
@@ -293,6 +289,16 @@ class ImplementPool:
             self._resting.add(experiment_id)
             log.exception("implementing %s was interrupted", experiment_id)
             await asyncio.to_thread(self._count_fault, experiment_id, error)
+
+    async def _outcome(self, work: Work, baseline: Files) -> Patched | Failure:
+        if work.given is not None:
+            return await given(self._context, work.given)
+        executor = self._executor(work.executor)
+        shared, judge = self._shared, self._judge
+        outcome = await Loop(self._context, work, executor, baseline, shared, judge).run()
+        if isinstance(outcome, Patched) and outcome.request is not None:
+            recording.note(executor, outcome.request, won=True)
+        return outcome
 
     def _conclude(self, work: Work, outcome: Patched | Failure) -> None:
         conclude(self._context, work, outcome)

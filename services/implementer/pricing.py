@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from assay.contracts.batch import BatchRequest
+from assay.domain.isolation import NO_MODEL
+from assay.domain.states import MeasurementKind
 from assay.environments.catalog import Environment
 from assay.llm.names import ModelName
 from assay.llm.prices import estimate
+from assay.storage.batches import kind_of
 from services.implementer import novelty
 from services.implementer.context import Context
 from services.implementer.views.batches import dollars
@@ -63,7 +66,11 @@ def _similar(
 
 def cost_range(request: BatchRequest, environment: Environment) -> dict[str, str | None]:
     """Between what and what the model calls of a batch may cost; null where no price is known."""
+    if request.executor == NO_MODEL:
+        return {"low": "0", "high": "0"}
     ideas = request.ideas
+    if kind_of(request) is MeasurementKind.CONFIRM:  # the codebases are there
+        return {"low": "0", "high": "0"}
     estimated = estimate(
         ModelName.parse(request.executor),
         ideas=len(ideas),

@@ -108,11 +108,13 @@ class Smoke:
     asking: Asking
     waiter: Waiter
 
-    async def passes(self, key: Key, files: Files) -> Rejected | None:
-        """Why a codebase does not start, or None."""
+    async def passes(
+        self, key: Key, files: Files, canonical: str | None = None
+    ) -> Rejected | None:
+        """Why a codebase does not start, or None. `canonical`: see `judging.Judgement`."""
         while True:
             try:
-                measurement_id = await self._request(key, files)
+                measurement_id = await self._request(key, files, canonical)
             except _CapReachedError:
                 return None  # nor for its measurement, which is refused in the cap's name
             settled = await self.waiter.settled(measurement_id)
@@ -131,13 +133,13 @@ class Smoke:
                 return Rejected(FailureCode.SMOKE_FAILED, crash_feedback(what, text, files))
             # Cancelled, by a batch that shared it: ask for another.
 
-    async def _request(self, key: Key, files: Files) -> str:
+    async def _request(self, key: Key, files: Files, canonical: str | None) -> str:
         context = self.asking.context
-        codebase = await asyncio.to_thread(environments.put_codebase, context.store, files)
+        own = await asyncio.to_thread(environments.put_codebase, context.store, files)
         found: list[str] = []
 
         def ask(session: Session) -> None:
-            self._ask(session, key, codebase, found)
+            self._ask(session, key, own, canonical, found)
 
         await self.asking.write(ask)
         while not found:
@@ -145,7 +147,9 @@ class Smoke:
             await self.asking.write(ask)
         return found[-1]
 
-    def _ask(self, session: Session, key: Key, codebase: str, found: list[str]) -> None:
+    def _ask(
+        self, session: Session, key: Key, own: str, canonical: str | None, found: list[str]
+    ) -> None:
         db, work = self.asking.context.db, self.asking.work
         if not implementations.is_wanted(session, work.experiment):
             raise NoLongerWantedError
@@ -160,7 +164,9 @@ class Smoke:
             return
         # A smoke says whether a codebase starts, which is compared with nothing.
         on = Conditions(hardware_class)
-        environments.add_codebase(db, session, codebase, work.environment_id)
+        codebase = environments.add_codebase(
+            db, session, own, work.environment_id, work.same_code(canonical)
+        )
         identity = Identity(codebase, work.environment_id, name, 0, on, MeasurementKind.SMOKE)
         if profile.gpus and not measurements.exists(session, identity, terms):
             self._check_gpu_hours(session, profile)

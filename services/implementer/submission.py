@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
@@ -11,14 +12,25 @@ from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
 from assay.contracts.caps import Spending
 from assay.contracts.search import MAX_EPOCH_BYTES, EpochRequest, bytes_of
 from assay.domain.errors import FieldError, InvalidInput, NotFound
-from assay.domain.isolation import needs_isolation
-from assay.domain.states import ExperimentState
+from assay.domain.isolation import NO_MODEL
+from assay.domain.states import ExperimentState, MeasurementKind
 from assay.environments.catalog import Environment
 from assay.llm import MissingKey, ModelError, ModelName, Usage, price
 from assay.storage import caps, environments, schema
+from assay.storage.bases import Base, needs_sandbox
+from assay.storage.rows import get
+from services.implementer import bases, codebases
+from services.implementer.confirming import fresh_seeds_for
 from services.implementer.context import Context
 from services.implementer.executors import executor_of
 from services.implementer.smoke import fitting_class
+
+
+class Checked(NamedTuple):
+    """What a request names: the environment, and the base if there is one."""
+
+    environment: Environment
+    base: Base | None
 
 
 def known_environment(context: Context, name: str) -> Environment:
@@ -99,6 +111,7 @@ def check_smoke(
     environment: Environment,
     asked: BatchRequest | schema.Search,
     options: BatchOptions,
+    base: Base | None,
 ) -> None:
     """Refuse a smoke that no worker can run. Raises InvalidInput that names the field."""
     if options.preflight != "smoke":
@@ -113,10 +126,14 @@ def check_smoke(
             "no_smoke_profile",
         )
     name, need = smoke
-    isolated = needs_isolation(
-        asked.executor, asked.ideator, allow_unisolated=options.allow_unisolated
-    )
     with context.db.read() as session:
+        isolated = needs_sandbox(
+            session,
+            asked.executor,
+            asked.ideator,
+            None if base is None else base.codebase,
+            allow_unisolated=options.allow_unisolated,
+        )
         if fitting_class(session, need, asked.hardware_class, isolated=isolated) is None:
             chosen = (
                 f" of class {asked.hardware_class}" if need.gpus and asked.hardware_class else ""
@@ -129,28 +146,42 @@ def check_smoke(
             )
 
 
-def check_batch(context: Context, request: BatchRequest, owner: str) -> Environment:
-    """Check all that the wire model cannot know.
+def check_batch(
+    context: Context, request: BatchRequest, owner: str, base: Base | None = None
+) -> Checked:
+    """Check all that the wire model cannot know. `base`: instead of what `request.base` names.
 
     Raises:
-        InvalidInput: the environment, profile, executor or a client key is wrong.
+        InvalidInput: the environment, profile, executor, base or a client key is wrong.
         Unavailable: the object store cannot be written.
     """
     environment = known_environment(context, request.environment)
     environment.profile(request.profile)
-    check_models(context, request.executor)
-    check_cap(context, request.executor, owner, request.options)
-    check_smoke(context, environment, request, request.options)
+    base = base or bases.resolve(context, environment, request.base, owner)
+    if request.executor != NO_MODEL:
+        check_models(context, request.executor)
+        check_cap(context, request.executor, owner, request.options)
+        check_smoke(context, environment, request, request.options, base)
     check_client_keys(request.ideas)
     _check_confirmed(context, request, environment, owner)
+    _check_given(context, request, environment)
     context.store.check()
-    return environment
+    return Checked(environment, base)
 
 
 def _check_confirmed(
     context: Context, request: BatchRequest, environment: Environment, owner: str
 ) -> None:
-    """Refuse to confirm what is not the owner's, has no result, or was made on other terms."""
+    """Refuse to confirm what is not the owner's, has no result, or was made on other terms; and
+    a batch that confirms some of its ideas and implements others."""
+    confirms = [idea.confirms is not None for idea in request.ideas]
+    if any(confirms) and not all(confirms):
+        raise InvalidInput.field(
+            f"/ideas/{confirms.index(False)}/confirms",
+            "the other ideas confirm experiments, which is measured on another split; submit this "
+            "one in a batch of its own",
+            "not_confirmable",
+        )
     with context.db.read() as session:
         for place, idea in enumerate(request.ideas):
             if idea.confirms is None:
@@ -161,6 +192,10 @@ def _check_confirmed(
                 wrong = "there is no such experiment"
             elif row.state != ExperimentState.SUCCEEDED.value:
                 wrong = f"only a result can be confirmed, and this experiment is {row.state}"
+            elif batch.kind != MeasurementKind.SCORE.value:
+                idea_of = get(session, schema.Idea, row.idea_id, "idea")
+                original = idea_of.confirms or idea_of.reproduces
+                wrong = f"it was measured as a {batch.kind}; confirm {original} instead"
             elif (batch.environment_id, batch.profile) != (environment.id, request.profile):
                 wrong = f"it was measured in {batch.environment_id}, profile {batch.profile}"
             elif (batch.executor, batch.ideator) != (request.executor, request.ideator):
@@ -172,6 +207,65 @@ def _check_confirmed(
             else:
                 continue
             raise InvalidInput.field(f"/ideas/{place}/confirms", wrong, "not_confirmable")
+        if any(confirms):
+            _check_fresh(session, request)
+
+
+def _check_fresh(session: Session, request: BatchRequest) -> None:
+    """Refuse to confirm on chosen seeds: they may be those on which a result was lucky."""
+    rows = [session.get(schema.Experiment, idea.confirms) for idea in request.ideas]
+    seeds = sorted(set(request.options.seeds))
+    fresh = fresh_seeds_for([row for row in rows if row], len(seeds))
+    if seeds != fresh:
+        raise InvalidInput.field(
+            "/options/seeds",
+            f"these ideas are confirmed on the seeds {fresh[0]} to {fresh[-1]}, which follow from "
+            "them and their number; POST /v1/experiments/{id}/confirm chooses them",
+            "not_confirmable",
+        )
+
+
+def _check_given(context: Context, request: BatchRequest, environment: Environment) -> None:
+    """Refuse codebases that cannot be measured as they are, and ideas without one where no model
+    is asked."""
+    for place, idea in enumerate(request.ideas):
+        where = f"/ideas/{place}/codebase"
+        if idea.codebase is None:
+            if request.executor == NO_MODEL and idea.confirms is None:
+                raise InvalidInput.field(
+                    where,
+                    f"executor {NO_MODEL!r} writes no code: name the codebase to measure, or "
+                    "choose an executor that implements the text",
+                    "codebase_missing",
+                )
+        elif idea.confirms is not None:
+            raise InvalidInput.field(
+                where, "`confirms` names a codebase already; leave one of them out"
+            )
+        elif request.executor != NO_MODEL:
+            raise InvalidInput.field(
+                where,
+                f"a codebase is measured as it is, so nobody implements it: set `executor` to "
+                f"{NO_MODEL!r}, and put ideas for {request.executor} into a batch of their own",
+                "executor_not_none",
+            )
+    given = [(idea.codebase, n) for n, idea in enumerate(request.ideas) if idea.codebase]
+    places = {codebase: f"/ideas/{n}/codebase" for codebase, n in given}
+    codebases.check_given(context, environment, places)
+
+
+def wants_isolation(
+    session: Session, request: BatchRequest, environment: Environment, base: Base | None
+) -> bool:
+    """Whether code of the batch may be started in isolation alone."""
+    is_own = all(idea.codebase == environment.codebase_hash for idea in request.ideas)
+    return needs_sandbox(
+        session,
+        None if is_own else request.executor,
+        None if is_own else request.ideator,
+        None if base is None else base.codebase,
+        allow_unisolated=request.options.allow_unisolated,
+    )
 
 
 def check_client_keys(ideas: Sequence[IdeaRequest]) -> None:
@@ -196,6 +290,12 @@ def check_epoch(request: EpochRequest) -> None:
                 f"/ideas/{place}/confirms",
                 "an epoch holds new ideas; submit confirmations as a batch of their own",
                 "not_confirmable",
+            )
+        if idea.codebase is not None:
+            raise InvalidInput.field(
+                f"/ideas/{place}/codebase",
+                "an epoch holds ideas for its executor; submit codebases as a batch of their own",
+                "executor_not_none",
             )
     size = bytes_of(request.ideas)
     if size > MAX_EPOCH_BYTES:

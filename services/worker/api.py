@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
@@ -91,6 +91,72 @@ class _Again(Exception):
     def __init__(self, why: str, wait: float = 0) -> None:
         super().__init__(why)
         self.wait = wait
+
+
+class AttemptApi(Protocol):
+    """The calls that one attempt makes; see `WorkerApi`."""
+
+    def claim(
+        self,
+        attempt: str,
+        lease_token: int,
+        *,
+        devices: Sequence[str] = (),
+        patience: float,
+        give_up: threading.Event | None = None,
+    ) -> None:
+        """Take the attempt."""
+
+    def progress(
+        self,
+        attempt: str,
+        body: ProgressRequest,
+        *,
+        patience: float = 0,
+        give_up: threading.Event | None = None,
+    ) -> None:
+        """Report how far it is."""
+
+    def put_log(
+        self,
+        attempt: str,
+        lease_token: int,
+        bulk: Bulk,
+        *,
+        patience: float = 0,
+        give_up: threading.Event | None = None,
+    ) -> None:
+        """Hand over log bytes that are too many for a report."""
+
+    def upload(
+        self,
+        attempt: str,
+        lease_token: int,
+        path: Path,
+        *,
+        patience: float,
+        give_up: threading.Event | None = None,
+    ) -> ManifestEntry:
+        """Store a file as an artifact."""
+        ...
+
+    def finish(
+        self,
+        attempt: str,
+        body: FinishRequest,
+        *,
+        files: Mapping[str, Path] | None = None,
+        patience: float,
+        give_up: threading.Event | None = None,
+    ) -> FinishResponse:
+        """Hand over its end."""
+        ...
+
+    def codebase(
+        self, sha256: str, *, patience: float, give_up: threading.Event | None = None
+    ) -> bytes:
+        """The zip of a codebase."""
+        ...
 
 
 class WorkerApi:

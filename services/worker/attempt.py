@@ -6,7 +6,7 @@ import errno
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from assay.contracts.environment import Profile
-from assay.contracts.worker import INLINE_BYTES, FinishRequest, ManifestEntry
+from assay.contracts.worker import INLINE_BYTES, SCORED_ON, FinishRequest, ManifestEntry
 from assay.domain.errors import AssayError, Fenced, Unavailable
 from assay.domain.failure_codes import FailureCode
 from assay.domain.rescore import Rescore
-from assay.domain.states import FailureStage
+from assay.domain.states import FailureStage, MeasurementKind
 from assay.evaluation import (
     EvaluationCancelled,
     EvaluationRequest,
@@ -47,7 +47,7 @@ from services.worker.journal import SOURCE, Journal, Phase, new_notes
 from services.worker.provenance import data_facts, facts_of
 from services.worker.reporter import Reporter
 from services.worker.sampler import Sampler
-from services.worker.scoring import Scoring, evaluation_request
+from services.worker.scoring import Scoring, Splits, evaluation_request
 from services.worker.smoke import SmokeWatch, shown_to_codebase, smoke_of
 from services.worker.speed import VERSION, SpeedProbe, speed_probe
 from services.worker.telemetry import Telemetry
@@ -255,9 +255,13 @@ class _Attempt:
         training = Training(spec, profile, argv, data / "train", gpus.uuids, gpus.locks, seconds)
         if seconds is not None:
             return self._smoke(training, seconds, space, journal)
-        bounds = MetricBounds.of(bundle.environment.manifest.metric, profile, data)
+        metric = bundle.environment.manifest.metric
+        splits = Splits.of(metric, data, MeasurementKind(spec.kind))
+        self._facts[SCORED_ON] = splits.scored_on
+        bounds = splits.bounds(metric, MetricBounds.of(metric, profile, data))
         # Of one that was scored only the upload and the report are missing.
-        if profile.budget.is_relative and journal.notes.phase is not Phase.SCORED:
+        is_capped = profile.budget.is_relative and host.holds_relative_caps
+        if is_capped and journal.notes.phase is not Phase.SCORED:
             self._usage = self._open_usage(bundle, training, config, journal)
         if journal.notes.phase is Phase.PREPARED:
             self._train(training, space, journal)
@@ -268,10 +272,17 @@ class _Attempt:
         if journal.notes.phase is Phase.SCORED:
             return self._succeeded(space, found, journal, profile)
         request = evaluation_request(
-            host, bundle, training, space, config, checkpoints, int(self._facts["evaluation_seed"])
+            host,
+            bundle,
+            training,
+            space,
+            config,
+            checkpoints,
+            int(self._facts["evaluation_seed"]),
+            splits,
         )
         space.write_pristine(self._codebase(bundle, space))
-        scoring = self._scoring(bundle, space, bounds)
+        scoring = self._scoring(bundle, space, splits.metric, bounds)
         try:
             metrics = self._score(scoring, request)
         except AttemptFailed as failed:
@@ -284,7 +295,13 @@ class _Attempt:
             return End("failed", failed.failure, artifacts=(artifact,))
         if self._usage is not None:
             self._facts |= self._usage.facts()
-        self._note(journal, phase=Phase.SCORED, metrics=metrics, keep=list(scoring.keep))
+        self._note(
+            journal,
+            phase=Phase.SCORED,
+            metrics=metrics,
+            rescore=scoring.second,
+            keep=list(scoring.keep),
+        )
         if self._usage is not None and self._usage.reference is None:
             self._usage.references.add(self._usage.used())
         return self._succeeded(space, found, journal, profile)
@@ -295,7 +312,9 @@ class _Attempt:
         notes = journal.notes
         stored = collect.without_checkpoints(found, keep=notes.keep)
         artifact = self._stored(space, stored, profile)
-        return End("succeeded", metrics=notes.metrics, artifacts=(artifact,))
+        return End(
+            "succeeded", metrics=notes.metrics, rescore=notes.rescore, artifacts=(artifact,)
+        )
 
     def _note(self, journal: Journal, **changes: Any) -> None:
         journal.note(**changes, facts=dict(self._facts), seconds=self._seconds)
@@ -454,7 +473,7 @@ class _Attempt:
                 FailureCode.PROBE_CHANGED,
                 "this worker's probe of speed is not the one that began this run",
             )
-        references = references_of(host, bundle, spec.profile)
+        references = references_of(host, bundle, spec.profile, MeasurementKind(spec.kind))
         reference = notes.reference
         if not notes.capped and spec.codebase != bundle.environment.codebase_hash:
             reference = references.get_or_run(
@@ -548,10 +567,17 @@ class _Attempt:
             raise AttemptFailed(failure(FailureStage.TRAIN, FailureCode.NO_ARTIFACT, message))
         return found
 
-    def _scoring(self, bundle: CachedBundle, space: Workspace, bounds: MetricBounds) -> Scoring:
+    def _scoring(
+        self,
+        bundle: CachedBundle,
+        space: Workspace,
+        metric: str,
+        bounds: Mapping[str, float | None],
+    ) -> Scoring:
         rule = self._spec.rescore
         return Scoring(
             bundle.environment.manifest.metric,
+            metric,
             None if rule is None else Rescore(rule.beyond),
             evaluate=lambda wanted: evaluate_in_child(wanted, self._assignment.cancel),
             on_failure=lambda text: space.score_log.write_text(f"{text}\n", errors="replace"),
@@ -696,6 +722,7 @@ class _Attempt:
             infrastructure=end.is_retried,
             unclear=end.unclear,
             metrics=dict(end.metrics),
+            rescore=end.rescore,
             provenance=self._facts,
             artifacts=list(end.artifacts),
             started=self._started,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import tempfile
 import threading
 from collections.abc import Callable
@@ -12,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.contracts.environment import Profile
+from assay.domain.codebases import is_hash
 from assay.domain.errors import AssayError
 from assay.domain.failure_codes import FailureCode
 from assay.domain.hashing import tree_hash
 from assay.environments import Environment, prepare_data, unpack_tree
 from assay.environments.bundle import read_tree, write_tree
 from services.worker.folders import remove_tree
-
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Corrupt(AssayError):
@@ -91,7 +89,7 @@ class BundleCache:
             Corrupt: what the API sent has another hash.
             InvalidInput: the environment's manifest is wrong.
         """
-        if not _SHA256.fullmatch(sha256):
+        if not is_hash(sha256):
             raise Corrupt(f"{sha256[:80]!r} is not the hash of a bundle")
         with self._lock:
             found = self._loaded.get(sha256)

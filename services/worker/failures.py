@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 from assay.contracts.environment import MetricSpec, Profile
-from assay.contracts.worker import FailureReport, ManifestEntry
+from assay.contracts.worker import FailureReport, ManifestEntry, RescoreReport
 from assay.domain.errors import AssayError, Conflict, InvalidInput, NotFound
 from assay.domain.failure_codes import RULES, Code, FailureCode, read_code, rules_for
-from assay.domain.metrics import is_better
+from assay.domain.metrics import Direction, is_better
 from assay.domain.states import FailureStage
 from assay.evaluation import EvaluationFailure
 from assay.sandbox import Exit
@@ -197,7 +197,7 @@ def score_failure(found: EvaluationFailure) -> AttemptFailed:
 
 @dataclass(frozen=True)
 class MetricBounds:
-    """The best values that are plausible: of the metric, and of the metric that confirms it."""
+    """The best values that are plausible, of the metrics on each split."""
 
     search: float | None = None
     sealed: float | None = None
@@ -243,16 +243,16 @@ def _is_number(value: object) -> bool:
 
 
 def implausible(
-    spec: MetricSpec, metrics: Mapping[str, float], bounds: MetricBounds
+    direction: Direction, metrics: Mapping[str, float], bounds: Mapping[str, float | None]
 ) -> FailureReport | None:
-    """A failure when a metric is better than the environment holds possible.
+    """A failure when a metric is better than its bound, which the environment holds possible.
 
     The metric is not in the message: of a result that does not count, no digit is told.
     """
-    for name, bound in ((spec.name, bounds.search), (spec.confirmed, bounds.sealed)):
-        if name is None or name not in metrics or bound is None:
+    for name, bound in bounds.items():
+        if bound is None or name not in metrics:
             continue
-        if is_better(spec.direction, metrics[name], bound):
+        if is_better(direction, metrics[name], bound):
             return failure(
                 FailureStage.GUARD,
                 FailureCode.IMPLAUSIBLE,
@@ -270,6 +270,7 @@ class End:
     failure: FailureReport | None = None
     unclear: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
+    rescore: RescoreReport | None = None
     artifacts: tuple[ManifestEntry, ...] = ()
 
     @property

@@ -29,7 +29,7 @@ from assay.sandbox import (
     open_sandbox,
     remove_kept_containers,
 )
-from services.worker.api import WorkerApi
+from services.worker.api import AttemptApi
 from services.worker.cache import BundleCache
 from services.worker.failures import infrastructure
 from services.worker.folders import Scratch
@@ -46,7 +46,7 @@ class Host:
     """A worker that is ready to run attempts."""
 
     settings: WorkerSettings
-    api: WorkerApi
+    api: AttemptApi
     bundles: BundleCache
     scratch: Scratch
     sandbox: Sandbox
@@ -60,6 +60,8 @@ class Host:
     pressure: Pressure
     leaving: threading.Event
     """Set when this worker was told to drain or to stop."""
+    holds_relative_caps: bool = True
+    """Whether attempts are held to caps that are multiples of what the baseline uses here."""
 
     @property
     def adopts(self) -> bool:
@@ -98,7 +100,7 @@ class Host:
 def open_host(
     settings: WorkerSettings,
     scratch: Scratch,
-    api: WorkerApi,
+    api: AttemptApi,
     bundles: BundleCache,
     gpus: Gpus,
     leaving: threading.Event,
@@ -141,11 +143,11 @@ def open_host(
         pressure=Pressure(settings.cpus),
         leaving=leaving,
         info=_info(cpu, why, gpus.driver)
-        | {"held_out_key": _fingerprint(settings), "image": sandbox.facts.get("image")},
+        | {"held_out_key": held_out_fingerprint(settings), "image": sandbox.facts.get("image")},
     )
 
 
-def _fingerprint(settings: WorkerSettings) -> str:
+def held_out_fingerprint(settings: WorkerSettings) -> str:
     """What tells held-out keys apart without giving one away; empty without a key."""
     key = settings.held_out_key.get_secret_value()
     return hashlib.sha256(f"held-out key {key}".encode()).hexdigest()[:8] if key else ""

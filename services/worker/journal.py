@@ -14,9 +14,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from assay.contracts.worker import AttemptSpec
+from assay.contracts.worker import AttemptSpec, RescoreReport
 from assay.domain.usage import Used
 from assay.evaluation.checkpoints import Checkpoint
 
@@ -60,6 +60,8 @@ class Notes(BaseModel):
     seconds: float = 0.0
     checkpoints: list[Checkpoint] = []
     metrics: dict[str, float] = {}
+    # A worker of an older version that takes the attempt over refuses notes it does not know.
+    rescore: RescoreReport | None = Field(None, exclude_if=lambda rescore: rescore is None)
     keep: list[str] = []
 
 

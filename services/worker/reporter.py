@@ -10,7 +10,7 @@ from typing import Literal
 
 from assay.contracts.worker import ProgressRequest
 from assay.domain.errors import AssayError, Fenced
-from services.worker.api import WorkerApi
+from services.worker.api import AttemptApi
 from services.worker.telemetry import Report, Telemetry
 
 _log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class Reporter:
 
     def __init__(
         self,
-        api: WorkerApi,
+        api: AttemptApi,
         attempt: str,
         lease_token: int,
         telemetry: Telemetry,

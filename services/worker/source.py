@@ -11,7 +11,7 @@ from assay.contracts.worker import AttemptSpec
 from assay.domain.failure_codes import FailureCode
 from assay.domain.states import FailureStage
 from assay.patching.guard import size_problem
-from services.worker.api import WorkerApi
+from services.worker.api import AttemptApi
 from services.worker.cache import CachedBundle, verified_tree
 from services.worker.failures import AttemptFailed, failure
 from services.worker.workspace import restore_protected
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def fetch(
-    api: WorkerApi, spec: AttemptSpec, *, patience: float, give_up: threading.Event
+    api: AttemptApi, spec: AttemptSpec, *, patience: float, give_up: threading.Event
 ) -> bytes:
     """The zip of the codebase: it came along with the assignment, or the API has it.
 

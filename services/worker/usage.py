@@ -19,7 +19,7 @@ from typing import Any
 
 from assay.contracts.environment import Budget
 from assay.domain.failure_codes import FailureCode, rules_for
-from assay.domain.states import FailureStage
+from assay.domain.states import FailureStage, MeasurementKind
 from assay.domain.usage import FACT, Used, multiple
 from assay.evaluation import EvaluationOutcome, evaluate_in_child
 from assay.evaluation.artifact import CURVE_FILE
@@ -38,7 +38,7 @@ from services.worker.failures import (
 )
 from services.worker.host import Host
 from services.worker.reference import References
-from services.worker.scoring import evaluation_request
+from services.worker.scoring import Splits, evaluation_request
 from services.worker.speed import VERSION, Speed, speed_probe
 from services.worker.telemetry import open_regular
 from services.worker.training import Training, failure_of, start_and_wait
@@ -185,9 +185,17 @@ def compute_exceeded(cap: float, used: str) -> AttemptFailed:
     return AttemptFailed(failure(FailureStage.TRAIN, FailureCode.COMPUTE_EXCEEDED, message))
 
 
-def references_of(host: Host, bundle: CachedBundle, profile: str) -> References:
-    """What the baseline uses on this host under this profile."""
+def references_of(
+    host: Host, bundle: CachedBundle, profile: str, kind: MeasurementKind
+) -> References:
+    """What the baseline uses on this host under this profile.
+
+    Where a confirmation reads the sealed split beside the other, its evaluation costs more.
+    """
     environment = bundle.environment
+    confirms = (
+        kind is MeasurementKind.CONFIRM and environment.manifest.metric.confirmed is not None
+    )
     about = {
         "environment": environment.content_hash,
         "profile": profile,
@@ -195,6 +203,7 @@ def references_of(host: Host, bundle: CachedBundle, profile: str) -> References:
         "cpu_model": host.cpu.model,
         "sandbox": host.sandbox.name,
         "probe": VERSION,
+        **({"confirms": True} if confirms else {}),
         **{name: host.info[name] for name in ("kernel", "python", "numpy", "torch")},
         **host.sandbox_facts,
     }
@@ -235,14 +244,15 @@ def run_baseline(
     """
     spec, profile = training.spec, training.profile
     name = f"{spec.attempt}-baseline"
-    codebase = bundle.environment.codebase_hash
+    codebase, kind = bundle.environment.codebase_hash, MeasurementKind(spec.kind)
+    splits = Splits.of(bundle.environment.manifest.metric, training.data.parent, kind)
     changes = {"attempt": name, "codebase": codebase, "seed": _SEED}
     training = dataclasses.replace(training, spec=spec.model_copy(update=changes))
     settings = host.settings.model_copy(update={"adopt": False})
     _log.info("%s: running the baseline, to know what it uses on this host", spec.attempt)
     disk = {"disk_bytes": profile.disk_bytes, "disk_files": settings.disk_files}
     with open_workspace(host.scratch.attempts, name, bundle.baseline, config, **disk) as space:
-        meter = UsageMeter(profile.budget, references_of(host, bundle, spec.profile), None)
+        meter = UsageMeter(profile.budget, references_of(host, bundle, spec.profile, kind), None)
         watch = CheckpointWatch(space.out_descriptor, profile.disk_bytes, cancel)
         with speed_probe(host.sandbox, training, settings) as probe:
             probe.first(cancel)
@@ -266,7 +276,9 @@ def run_baseline(
             raise _no_reference(AttemptFailed(body)) from error
         meter.left(found, stated_parameters(space.out_descriptor))
         space.write_pristine(bundle.baseline)
-        request = evaluation_request(host, bundle, training, space, config, checkpoints, _SEED)
+        request = evaluation_request(
+            host, bundle, training, space, config, checkpoints, _SEED, splits
+        )
         outcome = meter.scored(evaluate_in_child(request, cancel))
         if outcome.failure is not None:
             raise _no_reference(score_failure(outcome.failure))

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from assay import analysis
-from assay.contracts.batch import ComparisonBody, ExperimentBody
+from assay.contracts.batch import ComparisonBody, ConfirmationBody, ExperimentBody
 from assay.contracts.search import BestOfEpoch
 from assay.domain.metrics import Direction
 from tests.support.fake_service import NOW
@@ -49,16 +49,6 @@ def test_the_best_comes_first_and_what_has_no_result_last() -> None:
     assert order == [1, 3, 4, 2, 0, 5]
 
 
-def test_a_confirmed_metric_ranks_and_stands_beside_the_other() -> None:
-    lucky, solid = {"metric": 0.9, "confirmed": 0.5}, {"metric": 0.8, "confirmed": 0.75}
-    experiments = [experiment(0, **lucky), experiment(1, **solid)]
-    assert [e.position for e in analysis.rank(experiments, Direction.MAXIMIZE)] == [1, 0]
-    shown = drawn(analysis.experiment_table(experiments, Direction.MAXIMIZE))
-    assert "sealed" in shown
-    assert "0.75" in shown
-    assert "sealed" not in drawn(analysis.experiment_table([experiment(0)], Direction.MAXIMIZE))
-
-
 def comparison(**changes: Any) -> ComparisonBody:
     body = {"baseline_mean": 2.5, "baseline_spread": 0.1, "baseline_n": 5, "n": 1,
             "effect": 0.0123, "standard_error": 0.0041, "sigmas": 3.0, "degrees_of_freedom": 7.0,
@@ -95,16 +85,28 @@ def test_leads_stand_beside_what_luck_alone_would_give() -> None:
     assert analysis.leads([*bodies, experiment(9)]) == (1, 2, 0.05)
 
 
-def test_claims_pay_for_all_that_were_confirmed() -> None:
-    found = [comparison(p=p) for p in (0.02, 0.001, 0.9)]
-    bodies = [experiment(i, metric=2.0, comparison=each) for i, each in enumerate(found)]
-    assert analysis.claims(bodies[:2]) == bodies[:2]
-    assert analysis.claims([*bodies[:2], experiment(9, state="failed")]) == bodies[:2]
-    assert analysis.claims(bodies[:1]) == bodies[:1]
-    assert analysis.claims([bodies[0], bodies[2], experiment(9)]) == []
-    for changes in ({"verdict": "provisional"}, {"exploratory": True}):
-        seen = experiment(0, metric=2.0, comparison=comparison(**{"p": 0.001, **changes}))
-        assert analysis.claims([seen]) == []
+def confirmation(claimed: bool | None, effect: float) -> ConfirmationBody:
+    body = {"experiment": "exp_2", "batch": "bat_2", "state": "succeeded", "claimed": claimed,
+            "metric_name": "val_loss", "metric": 2.4, "gap": 0.01}  # fmt: skip
+    compared = comparison(effect=effect)
+    return ConfirmationBody.model_validate({**body, "comparison": compared})
+
+
+def test_what_a_confirmation_supports_comes_first_and_what_it_does_not_last() -> None:
+    experiments = [
+        experiment(0, metric=9.0, confirmation=confirmation(False, 0.5)),
+        experiment(1, metric=1.0, confirmation=confirmation(True, 0.2)),
+        experiment(2, metric=2.0),
+        experiment(3, metric=2.0, confirmation=confirmation(True, 0.3)),
+        experiment(4, metric=3.0, confirmation=confirmation(None, 0.9)),
+        experiment(5, state="failed"),
+    ]
+    order = [e.position for e in analysis.rank(experiments, Direction.MAXIMIZE)]
+    assert order == [3, 1, 4, 2, 0, 5]
+    shown = drawn(analysis.experiment_table(experiments, Direction.MAXIMIZE))
+    for told in ("confirmed", "gap", "yes, +0.3000", "no, +0.5000", "not decided yet", "0.0100"):
+        assert told in shown
+    assert "gap" not in drawn(analysis.experiment_table([experiment(2)], Direction.MAXIMIZE))
 
 
 def test_a_row_holds_what_decides() -> None:

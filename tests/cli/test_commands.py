@@ -161,7 +161,7 @@ def test_rankings_of_a_worn_split_ask_for_confirmation(cli: Cli, ideas: str) -> 
         cli("env", "show", "fake", "--service").out
     )
     cli.service.splits = [{**split, "bits_shown": 10_080, "worn": True}]
-    words = "confirm the top results on a fresh split"
+    words = "confirm the top results (assay experiment confirm)"
     assert words in flat(cli("batch", "show", id_).out)
     assert "10,080 of 10,000 bits shown: worn" in cli("env", "show", "fake", "--service").out
     assert "search" in cli("env", "list", "--service").out.splitlines()[-2]
@@ -262,6 +262,51 @@ def test_failed_experiments_are_retried(cli: Cli, ideas: str) -> None:
     assert (refused.code, refused.json["error"]["code"]) == (1, "nothing_failed")
 
 
+@pytest.mark.parametrize(
+    ("agreement", "code", "said"),
+    [
+        ("to the digit", 0, "agrees to the digit"),
+        ("within noise", 0, "agrees within noise"),
+        ("disagrees", 1, "disagrees"),
+        ("undecided", 1, "is undecided"),
+    ],
+)
+def test_a_reproduction_says_whether_it_agrees(
+    cli: Cli, ideas: str, agreement: str, code: int, said: str
+) -> None:
+    (good, *_) = cli.service.experiments[submitted(cli, ideas)]
+    cli.service.agreement = agreement
+    answer = cli("experiment", "reproduce", good["id"], "--wait")
+    assert (answer.code, said in answer.out) == (code, True), answer.err
+    assert "3.101" in answer.out
+    assert "3.102" in answer.out
+    (made,) = cli.service.experiments[list(cli.service.batches)[-1]]
+    assert said in cli("experiment", "show", made["id"]).out
+    assert f"reproduced as {made['id']}" in cli("experiment", "show", good["id"]).out
+    shown = cli("experiment", "reproduce", good["id"], "--wait", "--json")
+    assert (shown.code, shown.json["data"]["agreement"]["agreement"]) == (code, agreement)
+
+
+def test_a_reproduction_is_asked_for_and_followed_later(cli: Cli, ideas: str) -> None:
+    batch = submitted(cli, ideas)
+    good, *_, broken, _ = (e["id"] for e in cli.service.experiments[batch])
+    dry = cli("experiment", "reproduce", good, "--dry-run", "--json").json
+    assert (dry["applied"], len(cli.service.batches)) == (False, 1)
+    assert cli("experiment", "reproduce", broken, "--json").json["error"]["code"] == "no_result"
+    cli.service.differing = "torch: 2.8 and 2.9"
+    refused = cli("experiment", "reproduce", good)
+    assert (refused.code, "torch: 2.8 and 2.9" in refused.err) == (1, True)
+    assert "assay batch watch bat_" in cli("experiment", "reproduce", good, "--queue").err
+
+
+def test_a_bundle_is_written_once(cli: Cli, ideas: str, tmp_path: Path) -> None:
+    (good, *_) = cli.service.experiments[submitted(cli, ideas)]
+    target = tmp_path / "it.zip"
+    answer = cli("experiment", "bundle", good["id"], "-o", str(target))
+    assert (answer.code, target.read_bytes()) == (0, b"a zip"), answer.err
+    assert cli("experiment", "bundle", good["id"], "-o", str(target)).code == 1
+
+
 def test_a_batch_asks_for_failures_again(cli: Cli, ideas: str) -> None:
     options = cli("batch", "submit", ideas, *SUBMIT, "--again", "--json").json["detail"]["options"]
     assert options["again"] is True
@@ -314,18 +359,58 @@ def test_the_verbs_of_a_measurement(cli: Cli) -> None:
 def test_a_search_is_started_driven_and_shown(cli: Cli) -> None:
     answer = cli(
         "search", "start", "fake", "--profile", "tiny", "--epochs", "2", "--batch-size", "4",
-        "--seed", "11", "--context-chars", "5000",
+        "--seed", "11", "--context-tokens", "50000", "--ideator-effort", "high",
+        "--temperature", "0.5", "--max-tokens", "9000",
     )  # fmt: skip
     assert answer.code == 0, answer.err
     assert "epoch 1: asking for 2 exploit, 2 explore" in answer.err
     assert "best so far" in answer.out
     (search,) = cli.service.searches.values()
     assert search["state"] == "finished"
-    assert search["config"]["strategy"]["context_chars"] == 5000
+    asked = search["config"]["ideator"]
+    assert (asked["context_tokens"], asked["effort"], asked["temperature"]) == (
+        50_000,
+        "high",
+        None,
+    )
+    options = cli.service.batch_options
+    assert [(o.temperature, o.max_tokens, o.effort) for o in options] == [(0.5, 9_000, None)] * 2
     assert search["config"]["strategy"]["most"] == 80
     assert cli("search", "list", "--json").json["data"][0]["id"] == search["id"]
     shown = cli("search", "show", search["id"], "--json").json["data"]
     assert [e["number"] for e in shown["epochs"]] == [0, 1]
+
+
+def test_positives_of_a_search_are_chosen_at_its_start(cli: Cli) -> None:
+    start = ("search", "start", "fake", "--profile", "tiny", "--epochs", "1", "--batch-size", "2")
+    assert cli(*start, "--positives", "verdict").code == 0
+    (search,) = cli.service.searches.values()
+    assert search["config"]["strategy"]["positives"] == "verdict"
+    refused = cli(*start, "--positives", "luck")
+    assert refused.code != 0
+    assert "must be mean or verdict" in refused.err
+
+
+def test_answers_that_could_not_be_read_are_counted_and_shown(cli: Cli) -> None:
+    cli("search", "start", "fake", "--profile", "tiny", "--epochs", "1", "--batch-size", "2")
+    ((id_, search),) = cli.service.searches.items()
+    assert "No such answers" in cli("search", "answers", id_).err
+    answer = {
+        "id": "call_1", "search": id_, "epoch": 0, "operator": "seed", "asked": 2, "ideas": 0,
+        "unread": 1, "stop": "end", "text": "Muon\x1b[31m, perhaps.", "thinking": None,
+        "created_at": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    cli.service.answers["call_1"] = answer
+    search |= {"answers": 3, "answers_unread": 1}
+    shown = " ".join(cli("search", "show", id_).out.split())
+    assert (
+        f"1 of 3 answers of the ideator could not be read in whole: assay search answers {id_}"
+        in shown
+    )
+    told = cli("search", "answers", id_, "--unread", "--epoch", "0").out
+    assert "call_1: epoch 0, seed, 0 ideas, 1 passages unread, end" in told
+    assert "Muon, perhaps." in told
+    assert cli("search", "answers", id_, "--epoch", "1", "--json").json["data"] == []
 
 
 def test_a_search_that_fails_alike_pauses_with_3_and_is_resumed(cli: Cli) -> None:
@@ -375,7 +460,10 @@ def test_a_search_can_be_cancelled_and_tried_dry(cli: Cli) -> None:
     [
         (["--strategy", "greedy"], "evolution"),
         (["--ideator", "nobody:x"], "known"),
-        (["--context-chars", "3"], "context_chars"),
+        (["--context-tokens", "3"], "--context-tokens"),
+        (["--ideator-effort", "huge"], "--ideator-effort"),
+        (["--temperature", "3"], "--temperature"),
+        (["--max-tokens", "1"], "--max-tokens"),
         (["--epochs", "0"], "epochs"),
     ],
 )
@@ -383,6 +471,49 @@ def test_a_wrong_search_is_wrong_usage(cli: Cli, flags: list[str], said: str) ->
     answer = cli("search", "start", "fake", "--profile", "tiny", *flags)
     assert answer.code == 2
     assert said in answer.err
+
+
+def test_a_search_is_told_of_earlier_ones_by_short_ids(cli: Cli, ideas: str) -> None:
+    small = ("fake", "--profile", "tiny", "--epochs", "1", "--batch-size", "2")
+    cli("search", "start", *small)
+    cli("batch", "submit", ideas, "--env", "fake", "--profile", "tiny", "--executor", "offline")
+    (earlier,), batch = cli.service.searches, list(cli.service.batches)[1]
+    answer = cli("search", "start", *small, "--warm-start", earlier[:9], "--warm-start", batch)
+    assert answer.code == 0, answer.err
+    told = list(cli.service.searches.values())[1]["config"]["warm_start"]
+    assert told == [earlier, batch]
+
+
+def test_a_search_cannot_be_told_of_what_is_not_there_or_of_another_environment(
+    cli: Cli, ideas: str
+) -> None:
+    cli("batch", "submit", ideas, "--env", "fake", "--profile", "tiny", "--executor", "offline")
+    (batch,) = cli.service.batches
+    start = ("search", "start", "fake", "--profile", "tiny", "--warm-start")
+    missing = cli(*start, "srch_" + "0" * 26)
+    assert missing.code == 2
+    assert "no search or batch srch_" in missing.err
+    best = cli(*start, batch, "--strategy", "best-of-n")
+    assert best.code == 2
+    assert "looks at no results" in best.err
+    cli.service.batches[batch]["environment"] = "other@abc"
+    other = cli(*start, batch)
+    assert other.code == 2
+    assert "is of other@abc, the search of fake" in other.err
+    assert cli.service.searches == {}
+
+
+def test_a_context_larger_than_the_window_is_told_before_anything_starts(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    answer = cli(
+        "search", "start", "fake", "--profile", "tiny", "--ideator", "openai:gpt-4o",
+        "--context-tokens", "300000",
+    )  # fmt: skip
+    assert answer.code == 2
+    assert "128000" in answer.err
+    assert cli.service.searches == {}
 
 
 def test_a_missing_key_is_told_before_anything_starts(
@@ -557,4 +688,4 @@ def test_every_verb_takes_json_and_has_help() -> None:
         seen += 1
         options = {o for p in item.params for o in p.opts}
         assert "--json" in options, name
-    assert seen == 48
+    assert seen == 54

@@ -182,6 +182,9 @@ def served(cli: Cli, folder: Path) -> Cli:
 
 def test_calibrate_waits_prints_and_writes(served: Cli, folder: Path) -> None:
     served.service.pending = 4
+    ids = [f"mea_{seed}" for seed in range(5)]
+    facts = {"hardware_class": "cpu-fake", "torch": "2.9"}
+    served.service.baseline = {"conditions": "cnd_1", "facts": facts, "measurements": ids}
     (folder / "baseline.json").write_text('{"paper": {"h100": {"mean": 1.0}}}')
     answer = served("env", "calibrate", "fake", "--profile", "tiny", "--seeds", "5")
     assert answer.code == 0, answer.err
@@ -191,10 +194,13 @@ def test_calibrate_waits_prints_and_writes(served: Cli, folder: Path) -> None:
     entry = written["tiny"]["cpu-fake"]
     assert (entry["mean"], entry["seeds"]) == (2.5, [0, 1, 2, 3, 4])
     assert entry["codebase"] == Environment.load(folder).codebase_hash
-    assert entry["environment"] == Environment.load(folder).id
+    assert entry["environment"] == Environment.load(folder).id == served.service.environment_id
     assert set(entry) == {
-        "metric", "mean", "spread", "values", "seeds", "environment", "codebase", "measured_at"
+        "metric", "mean", "spread", "values", "seeds", "kind", "conditions", "measurements",
+        "environment", "codebase", "measured_at",
     }  # fmt: skip
+    assert (entry["kind"], entry["measurements"]) == ("score", ids)
+    assert entry["conditions"] == {"id": "cnd_1", "facts": facts}
     assert written["paper"] == {"h100": {"mean": 1.0}}
     assert served("env", "check", str(folder)).code == 0
 
@@ -219,11 +225,19 @@ replace = "depth = 3"
     assert "control lottery: mean" in answer.out
     written = json.loads((folder / "baseline.json").read_text())
     (figures,) = written["tiny"]["cpu-fake"]["controls"].values()
-    assert set(figures) == {"mean", "spread", "values"}
+    assert set(figures) == {"mean", "spread", "values", "kind", "measurements"}
+    assert (figures["kind"], figures["measurements"]) == ("score", ["mea_0", "mea_1"])
     (batch,) = served.service.batches.values()
     assert batch["options"]["seeds"] == [0, 1]
     assert served(*arguments, "--no-controls").code == 0
     assert list(served.service.batches.values()) == [batch]
+
+
+def test_a_baseline_of_unknown_measurements_says_so(served: Cli, folder: Path) -> None:
+    """As of a service that does not tell them, or of none."""
+    assert served("env", "calibrate", "fake", "--profile", "tiny", "--seeds", "5").code == 0
+    entry = Environment.load(folder).committed_baselines()["tiny"]["cpu-fake"]
+    assert (entry["kind"], entry["conditions"], entry["measurements"]) == ("score", None, [])
 
 
 def test_calibrate_can_leave_the_folder_alone(served: Cli, folder: Path) -> None:

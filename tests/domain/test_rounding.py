@@ -16,12 +16,15 @@ from assay.domain.rounding import (
     OUTCOME_BITS,
     VERDICT_BITS,
     Bits,
+    SplitMetrics,
     bits_of,
     failure_bits,
+    rescore_bits,
     resolution,
     shown,
     shown_metrics,
     shown_provenance,
+    shown_rescore,
     standard_error,
     success_bits,
     whole,
@@ -114,7 +117,7 @@ class Counted(dict[str, Any]):
 def test_metrics_are_not_all_read_again_for_each_of_them() -> None:
     metrics = Counted({f"m{number}": 1.5 * number for number in range(1_000)})
     shown_metrics(metrics)
-    success_bits(metrics, {}, 1.0, "m1", None)
+    success_bits(metrics, {}, 1.0, SplitMetrics("m1"))
     assert metrics.readings < 10
 
 
@@ -183,7 +186,8 @@ def test_larger_numbers_cost_more_and_never_less_than_their_share(
 
 def test_what_a_result_shows_is_counted_for_the_split_it_is_measured_on() -> None:
     metrics = {"accuracy": 0.8148, "sealed": 0.7, "sealed/se": 0.01, "probe": 0.5}
-    one = success_bits(metrics, {"evaluation_seconds": 2.2, "seed": 3}, 5.0, "accuracy", "sealed")
+    facts, both = {"evaluation_seconds": 2.2, "seed": 3}, SplitMetrics("accuracy", "sealed")
+    one = success_bits(metrics, facts, 5.0, both)
     apart = {
         name: bits_of(value, resolution(value))
         for name, value in metrics.items()
@@ -194,14 +198,17 @@ def test_what_a_result_shows_is_counted_for_the_split_it_is_measured_on() -> Non
     assert one.search == common + apart["accuracy"]
     thousandth = Decimal("0.001")
     assert one.sealed == common + bits_of(0.7, thousandth) + bits_of(0.01, thousandth)
-    without = success_bits({"accuracy": 0.8148}, {}, 5.0, "accuracy", None)
+    without = success_bits({"accuracy": 0.8148}, {}, 5.0, SplitMetrics("accuracy"))
     assert without.sealed == 0
     assert without.search > 20
+    instead = success_bits({"accuracy": 0.8148}, {}, 5.0, SplitMetrics(sealed="accuracy"))
+    assert instead == Bits(0, without.search)
 
 
 def test_a_failure_shows_its_code() -> None:
-    assert failure_bits(None) == Bits(OUTCOME_BITS, 0)
-    assert failure_bits("sealed") == Bits(OUTCOME_BITS, OUTCOME_BITS)
+    assert failure_bits(SplitMetrics("loss")) == Bits(OUTCOME_BITS, 0)
+    assert failure_bits(SplitMetrics(sealed="loss")) == Bits(0, OUTCOME_BITS)
+    assert failure_bits(SplitMetrics("accuracy", "sealed")) == Bits(OUTCOME_BITS, OUTCOME_BITS)
 
 
 def test_a_predictor_that_varies_its_score_is_told_apart_no_more_often_than_counted() -> None:
@@ -226,8 +233,70 @@ def test_the_compute_of_an_evaluation_has_two_digits_at_most(used: float, expect
 
 def test_the_compute_of_an_evaluation_counts_as_shown_and_that_of_training_does_not() -> None:
     metrics = {"loss": 1.0}
-    bare = success_bits(metrics, {}, 10.0, "loss", None)
-    trained = success_bits(metrics, {"usage": {"train_compute": 1.5}}, 10.0, "loss", None)
-    scored = success_bits(metrics, {"usage": {"evaluation_compute": 1.2}}, 10.0, "loss", None)
+    on = SplitMetrics("loss")
+    bare = success_bits(metrics, {}, 10.0, on)
+    speed = {"seconds": 0.0151, "samples": 38, "cpu_seconds": 0.9}
+    training = {"usage": {"train_compute": 1.5}, "train_speed": speed, "train_seconds": 9.0}
+    trained = success_bits(metrics, training, 10.0, on)
+    scored = success_bits(metrics, {"usage": {"evaluation_compute": 1.2}}, 10.0, on)
     assert trained == bare
     assert scored.search - bare.search == bits_of(1.2, Decimal("0.1"))
+
+
+#: A first evaluation and what a second one is shown as beside it.
+FIRST = {"loss": 12.51, "loss/se": 0.2, "sealed": 1.3, "probe": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        ({"loss": 12.54321, "sealed": 1.36768}, {"loss": 12.54, "sealed": 1.368}),
+        # The first one's size and error count, however small the second one's are,
+        ({"loss": 1.23456, "loss/se": 0.0002}, {"loss": 1.23, "loss/se": 0.0}),
+        # and the second one's, where those are larger.
+        ({"loss": 12.54321, "loss/se": 30.0}, {"loss": 13.0, "loss/se": 30.0}),
+        ({"sealed": 98765.4, "probe": math.inf}, {"sealed": 98770.0, "probe": math.inf}),
+        # What only the second one has is shown as its family is.
+        ({"loss/part": 0.12345, "new": 0.123456}, {"loss/part": 0.12, "new": 0.1235}),
+    ],
+)
+def test_a_second_evaluation_is_shown_no_finer_than_the_first(
+    second: dict[str, float], expected: dict[str, float]
+) -> None:
+    assert shown_rescore(second, FIRST) == expected
+
+
+@given(NUMBERS, NUMBERS, ERRORS, ERRORS)
+def test_no_number_of_a_second_evaluation_has_digits_that_the_first_lacks(
+    one: float, two: float, error: float | None, other: float | None
+) -> None:
+    first = {"loss": one} | ({} if error is None else {"loss/se": error})
+    second = {"loss": two} | ({} if other is None else {"loss/se": other})
+    found = shown_rescore(second, first)["loss"]
+    step = max(resolution(one, error), resolution(two, other))
+    if math.isfinite(found):
+        assert Decimal(repr(found)) % step == 0
+
+
+def test_a_second_evaluation_is_counted_for_the_splits_it_is_measured_on() -> None:
+    second = {"loss": 12.54321, "loss/se": 0.21, "sealed": 1.36768, "nan": math.nan}
+    hundredth, thousandth = Decimal("0.01"), Decimal("0.001")
+    both = bits_of(12.54, hundredth) + bits_of(0.21, hundredth) + 2 + bits_of(3.0, Decimal(1))
+    sealed = bits_of(1.368, thousandth)
+    assert rescore_bits(second, 2.6, FIRST, SplitMetrics("accuracy", "sealed")) == Bits(
+        both, both + sealed
+    )
+    assert rescore_bits(second, 2.6, FIRST, SplitMetrics("accuracy")) == Bits(both + sealed, 0)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
+def test_a_second_evaluation_counts_as_much_as_its_score_alone_did(
+    one: float, two: float, error: float
+) -> None:
+    """Older workers tell the second score in the provenance."""
+    first, second = ({"loss": value, "loss/se": error} for value in (one, two))
+    on = SplitMetrics("loss")
+    bare = success_bits(first, {}, 1.0, on)
+    told = success_bits(first, {"rescored": two}, 1.0, on)
+    now = rescore_bits(second, 1.0, first, on)
+    assert now.search >= told.search - bare.search

@@ -13,9 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from assay.domain.states import MeasurementKind
 from assay.evaluation import EvaluationOutcome, EvaluationRequest, evaluate_in_child
 from assay.evaluation.checkpoints import Checkpoint
 from assay.sandbox import Limits, SandboxSettings
+from services.worker.scoring import Splits
 from tests.environments.conftest import Bundled, Trained, TrainMany
 
 pytestmark = pytest.mark.slow
@@ -30,9 +32,12 @@ def evaluate(
     data: Path,
     hardware_class: str,
     checkpoints: tuple[Checkpoint, ...] = (),
+    kind: MeasurementKind = MeasurementKind.SCORE,
     **config: object,
 ) -> EvaluationOutcome:
+    """Score what training left, as a measurement of this kind."""
     profile = nanogpt.environment.profile("tiny")
+    splits = Splits.of(nanogpt.environment.manifest.metric, data, kind)
     scratch = trained.folder / "scratch"
     scratch.mkdir(exist_ok=True)
     return evaluate_in_child(
@@ -42,9 +47,10 @@ def evaluate(
             predict=nanogpt.environment.manifest.entry_points.predict,
             codebase_dir=trained.folder / "code",
             artifact_dir=trained.folder / "out",
-            held_out=data / "search",
+            held_out=splits.held_out,
+            sealed=splits.sealed,
             seed=0,
-            metric_name=nanogpt.environment.manifest.metric.name,
+            metric_name=splits.metric,
             sandbox=SandboxSettings("subprocess", scratch=scratch),
             limits=Limits(wall_seconds=60, memory_bytes=4 << 30),
             seconds=60.0,
@@ -180,6 +186,30 @@ def test_the_evaluation_scores_honest_models_and_catches_those_that_look_ahead(
     caught = evaluate(nanogpt, results["peeking"], nanogpt_data, hardware_class)
     assert caught.failure is not None
     assert caught.failure.code == "leak"
+
+
+def test_a_confirmation_scores_the_unmodified_codebase_on_the_sealed_split(
+    nanogpt: Bundled,
+    train_many: TrainMany,
+    nanogpt_data: Path,
+    hardware_class: str,
+    tmp_path: Path,
+) -> None:
+    trained = train_many({"baseline": nanogpt.files}, 30 * STEP)["baseline"]
+    for name, split in (("search alone", "search"), ("sealed alone", "sealed")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / split).symlink_to(nanogpt_data / split)
+    loss = {}
+    for kind, data in (
+        (MeasurementKind.SCORE, tmp_path / "search alone"),
+        (MeasurementKind.CONFIRM, tmp_path / "sealed alone"),
+    ):
+        outcome = evaluate(nanogpt, trained, data, hardware_class, kind=kind)
+        assert outcome.metrics is not None, outcome.failure
+        loss[kind] = outcome.metrics["val_loss"]
+    ordinary, confirmed = loss.values()
+    assert ordinary != confirmed
+    assert confirmed == pytest.approx(ordinary, abs=0.1)  # other windows of the same language
 
 
 def test_a_checkpoint_that_does_not_fit_is_explained_in_the_workers_log(

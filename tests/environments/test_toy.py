@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -152,11 +152,16 @@ def test_answers_that_do_not_count(lab: Lab, answer: str | None, code: str) -> N
 def test_an_experiment_takes_milliseconds(lab: Lab) -> None:
     durations = []
     for seed in range(8):
-        started = time.monotonic()
+        started = cpu_seconds_of_children()
         lab.train(lab.toy.files, seed)
-        durations.append(time.monotonic() - started)
-    # About 17 ms on an idle machine, most of it the interpreter.
+        durations.append(cpu_seconds_of_children() - started)
+    # About 17 ms, most of it the interpreter; of the processor, because others may be at work.
     assert min(durations) < 0.2
+
+
+def cpu_seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_the_curve_can_be_read(lab: Lab) -> None:

@@ -11,7 +11,7 @@ from assay.domain.errors import InvalidInput
 from assay.domain.hashing import tree_hash
 from assay.environments import Bundle, unpack_tree
 from assay.environments.bundle import write_tree
-from assay.environments.catalog import NOT_HASHED, Environment
+from assay.environments.catalog import Environment, is_hashed
 from assay.environments.prepare import prepare_data
 from assay.environments.vendored import vendored_files
 from assay.patching import PatchRefused, apply_answer
@@ -62,7 +62,7 @@ def test_they_are_in_the_hash_the_bundle_and_the_codebase(folder: Path) -> None:
     environment = Environment.load(folder)
     assert environment.files[HUB] == vendored_files()[HUB]
     assert environment.codebase["assay_predictor.py"].encode() == vendored_files()[PREDICTOR]
-    hashed = {n: c for n, c in environment.files.items() if n not in NOT_HASHED}
+    hashed = {n: c for n, c in environment.files.items() if is_hashed(n)}
     assert environment.content_hash == tree_hash(hashed)
     bundle = Bundle.of(environment.files)
     assert unpack_tree(bundle.data) == environment.files

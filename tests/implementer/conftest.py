@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from assay.contracts.worker import WorkerRegistration
 from assay.domain.placement import Placement
 from assay.environments.catalog import Catalog
 from assay.storage import attempts, environments, implementations, schema, workers
+from assay.storage.database import Database
 from assay.storage.objects import LocalStore
 from services.implementer.app import create_app
 from services.implementer.context import Context
 from services.implementer.settings import ImplementerSettings
 from tests.implementer.scored import WORKER_TOKEN, Service, open_service
+from tests.storage.lifecycle import World
 from tests.support.databases import sqlite_database
 
 
@@ -53,6 +56,20 @@ def service(tmp_path: Path, catalog: Catalog) -> Iterator[Service]:
     made = open_service(tmp_path, catalog)
     yield made
     made.context.db.dispose()
+
+
+@pytest.fixture
+def world(db: Database, store: LocalStore, catalog: Catalog) -> World:
+    """A database with one worker, which does what a test tells it."""
+    return World.create(db, store, catalog)
+
+
+@contextmanager
+def served(world: World, catalog: Catalog) -> Iterator[TestClient]:
+    """A client of the API over a world."""
+    context = Context(world.db, world.store, catalog, ImplementerSettings(), variables={})
+    with TestClient(create_app(context), raise_server_exceptions=False) as client:
+        yield client
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx2
 from sqlalchemy import select
 from starlette.testclient import TestClient
 
@@ -38,6 +39,11 @@ class Service:
 
     def finish(self, measurement: str, **body: Any) -> None:
         """Let the worker report the end of a measurement."""
+        answer = self.report(measurement, **body)
+        assert answer.status_code == 200, answer.text
+
+    def report(self, measurement: str, **body: Any) -> httpx2.Response:
+        """The answer to a worker that reports the end of a measurement."""
         with self.context.db.write() as session:
             worker = session.scalars(select(schema.Worker.id)).one()
             given = attempts.assign(
@@ -46,8 +52,7 @@ class Service:
             assert given is not None
         path = f"/internal/v1/attempts/{given.id}/finish"
         body = {"lease_token": given.lease_token, "seconds": 4.4, "started": True} | body
-        answer = self.api.post(path, json=body, headers=HEADERS)
-        assert answer.status_code == 200, answer.text
+        return self.api.post(path, json=body, headers=HEADERS)
 
     def measurements(self, experiment: str) -> list[str]:
         read = self.api.get(f"/v1/experiments/{experiment}").json()["measurements"]
@@ -96,7 +101,12 @@ def open_service(folder: Path, catalog: Catalog) -> Service:
     return Service(api, context, experiments, found)
 
 
-def score(service: Service, metrics: dict[str, float], facts: dict[str, Any]) -> None:
+def score(
+    service: Service,
+    metrics: dict[str, float],
+    facts: dict[str, Any],
+    rescore: dict[str, Any] | None = None,
+) -> None:
     """Measure the baseline on three seeds, and the first idea on two."""
     with service.context.db.read() as session:
         table = schema.Measurement
@@ -105,7 +115,8 @@ def score(service: Service, metrics: dict[str, float], facts: dict[str, Any]) ->
         service.finish(measurement, state="succeeded", metrics={"score": 10.00001 + 0.5 * number})
     provenance = {"isolated": True, "train_seconds": 1.0, **facts}
     for measurement in service.implement(service.experiments[0], "a = 1\n"):
-        service.finish(measurement, state="succeeded", metrics=metrics, provenance=provenance)
+        body = {"metrics": metrics, "provenance": provenance, "rescore": rescore}
+        service.finish(measurement, state="succeeded", **body)
     service.found["measurement_id"] = service.measurements(service.experiments[0])[0]
     read = service.api.get(f"/v1/experiments/{service.experiments[0]}").json()
     service.found["implementation_id"] = read["implementation"]

@@ -20,7 +20,7 @@ from assay.storage.objects import LocalStore
 from services.implementer.app import create_app
 from services.implementer.context import Context
 from services.implementer.settings import ImplementerSettings
-from tests.implementer.conftest import batch
+from tests.implementer.conftest import batch, served
 from tests.storage.lifecycle import CRASH, World
 from tests.support.databases import sqlite_database
 
@@ -38,8 +38,7 @@ def world(tmp_path: Path, store: LocalStore, catalog: Catalog) -> Iterator[World
 
 @pytest.fixture
 def api(world: World, catalog: Catalog) -> Iterator[TestClient]:
-    context = Context(world.db, world.store, catalog, ImplementerSettings(), variables={})
-    with TestClient(create_app(context), raise_server_exceptions=False) as client:
+    with served(world, catalog) as client:
         yield client
 
 
@@ -68,6 +67,7 @@ def test_a_failed_seed_is_not_pending_for_ever(api: TestClient, world: World) ->
     assert (summary["n"], summary["pending"], summary["failed"]) == (1, 1, 1)
     body = api.get(PATH, params={"profile": "tiny"}).json()
     assert (body["seeds"], body["pending_seeds"], body["pending"]) == ([0], [2], 1)
+    assert (body["kind"], body["measurements"]) == ("score", [first])
     (failed,) = body["failures"]
     assert (failed["seed"], failed["measurement"]) == (1, second)
     assert failed["failure"] == CRASH.as_dict()

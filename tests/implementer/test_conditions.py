@@ -72,7 +72,9 @@ def test_a_batch_says_under_which_conditions_it_is_measured(
     measurements = api.get("/v1/measurements", params={"environment": "count"}).json()["data"]
     assert {each["conditions"] for each in measurements} == {most, other}
     query = {"profile": "tiny", "conditions": other}
-    assert api.get("/v1/environments/count/baseline", params=query).json()["conditions"] == other
+    baseline = api.get("/v1/environments/count/baseline", params=query).json()
+    sets = {each["id"]: each["facts"] for each in api.get("/v1/conditions").json()["data"]}
+    assert (baseline["conditions"], baseline["facts"]) == (other, sets[other])
     wrong = api.post("/v1/batches", json=batch("three", conditions="cnd_none"))
     assert (wrong.status_code, wrong.json()["code"]) == (422, "unknown_conditions")
     assert wrong.json()["errors"][0]["pointer"] == "/conditions"

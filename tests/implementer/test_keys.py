@@ -22,6 +22,7 @@ OWNERS = [
     ("POST", "/v1/searches"),
     ("PUT", "/v1/searches/s/epochs/0"),
     ("POST", "/v1/environments/count/baseline"),
+    ("POST", "/v1/environments/count/codebases"),
     ("POST", "/v1/workers"),
 ]
 WORKERS = [

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
+from starlette.testclient import TestClient
 
 from assay.contracts.batch import BatchRequest
 from assay.domain.conditions import Conditions
@@ -128,6 +129,66 @@ def test_a_failure_is_revised_with_its_log(
     assert says in (executor.asked[1].patch_log or "")
     refused, applied = samples(context, experiment)
     assert (refused.state, refused.code, applied.state) == ("refused", code, "applied")
+
+
+COMMENT = GOOD.replace("+STEP = 4", "+STEP = 1  # counts in ones")
+COMMENTED = GOOD.replace("+STEP = 4", "+STEP = 4  # counts in fours")
+
+
+def test_an_edit_of_comments_is_revised_and_not_measured(context: Context) -> None:
+    experiment = submit(context)
+    executor = Scripted(lambda request: GOOD if request.revision else COMMENT)
+    assert isinstance(implement(context, experiment, executor), Patched)
+    assert "comments, docstrings or formatting alone" in (executor.asked[1].patch_log or "")
+    refused, _ = samples(context, experiment)
+    assert (refused.state, refused.code, refused.fitted) == ("refused", "unchanged", True)
+    only = submit(context, samples=1, revisions=0)
+    outcome = implement(context, only, Scripted(lambda _: COMMENT))
+    assert isinstance(outcome, Failure)
+    assert outcome.code == "unchanged"
+
+
+def measured(context: Context, experiment: str) -> tuple[str | None, list[str]]:
+    """The codebase of an experiment and its measurements."""
+    with context.db.read() as session:
+        link = schema.ExperimentMeasurement
+        found = session.scalars(
+            select(link.measurement_id).where(link.experiment_id == experiment)
+        ).all()
+        return session.get_one(schema.Experiment, experiment).codebase_id, sorted(found)
+
+
+@pytest.mark.parametrize("order", [[GOOD, COMMENTED, GOOD], [COMMENTED, GOOD, COMMENTED]])
+def test_ideas_with_the_same_code_share_one_measurement(
+    context: Context, order: list[str]
+) -> None:
+    experiments = []
+    for answer in order:
+        experiments.append(submit(context))
+        assert isinstance(
+            implement(context, experiments[-1], Scripted(lambda _, said=answer: said)), Patched
+        )
+    other = submit(context)
+    implement(context, other, Scripted(lambda _: GOOD.replace("= 4", "= 5")))
+    first, *others = [measured(context, experiment) for experiment in experiments]
+    assert others == [first, first]
+    assert len(first[1]) == 1
+    assert measured(context, other)[1] != first[1]
+
+
+def test_ideas_of_a_batch_with_the_same_code_name_each_other(
+    api: TestClient, context: Context
+) -> None:
+    body = batch("Count in fours.", "Count by four.")
+    made = api.post("/v1/batches", json=body | {"options": {"baseline_seeds": 0}})
+    assert made.status_code == 202, made.text
+    listed = api.get("/v1/experiments", params={"batch": made.json()["id"]}).json()["data"]
+    first, second = sorted(each["id"] for each in listed)
+    for experiment, answer in ((first, GOOD), (second, COMMENTED)):
+        implement(context, experiment, Scripted(lambda _, said=answer: said))
+    shown = api.get(f"/v1/experiments/{second}").json()
+    assert shown["shared_with"] == [first]
+    assert shown["measurements"] == api.get(f"/v1/experiments/{first}").json()["measurements"]
 
 
 def test_staged_sampling_widens_until_all_samples_are_used(context: Context) -> None:
@@ -316,6 +377,19 @@ def test_the_anthropic_path_against_a_server_that_speaks_its_wire_format(
     assert [first.code, second.code] == ["no_match", "truncated"]
     assert [first.tries, second.tries, third.tries] == [2, 2, 1]
     assert third.thinking == "Fours it is."
+
+
+def test_a_model_is_asked_as_the_batch_says_and_told_of_the_profile(context: Context) -> None:
+    experiment = submit(context, temperature=0.5, max_tokens=9_000)
+    with serve(anthropic.message(GOOD)) as provider:
+        variables = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": provider.url}
+        executor = open_executor("anthropic:claude-opus-4-5", variables)
+        implement(context, experiment, executor)
+        (sent,) = provider.requests
+    assert (sent.body["temperature"], sent.body["max_tokens"]) == (0.5, 9_000)
+    assert "thinking" not in sent.body
+    assert "Profile: tiny\n" in sent.texts("user")[0]
+    assert "Budget of an experiment: 1 CPU core, no GPU and" in sent.texts("user")[0]
 
 
 def test_an_answer_that_was_paid_for_is_recorded_though_the_idea_is_cancelled(

@@ -127,7 +127,12 @@ def test_the_model_gets_the_traceback_and_its_new_codebase_is_measured(
 
 @pytest.mark.parametrize(
     ("answer", "says"),
-    [(MISFIT, "no_match"), (GOOD, "unchanged"), ("I give up.", "no_diff")],
+    [
+        (MISFIT, "no_match"),
+        (GOOD, "unchanged"),
+        (GOOD.replace("+STEP = 4", "+STEP = 4  # surely"), "unchanged"),
+        ("I give up.", "no_diff"),
+    ],
 )
 def test_a_repair_that_comes_to_nothing_leaves_the_failure(
     context: Context, answer: str, says: str

@@ -93,16 +93,6 @@ def test_another_worker_cannot_write_the_manifest_of_an_attempt(
     assert _files(store.folder / "attempts") == []
 
 
-def test_the_confirmed_metric_is_shown_beside_the_one_that_search_gets(
-    api: TestClient, attempt: schema.Attempt
-) -> None:
-    metrics = {"score": 3.0, "confirmed_score": 2.5, "other": 9.0}
-    assert finish(api, attempt, state="succeeded", metrics=metrics).status_code == 200
-    (experiment,) = api.get("/v1/experiments").json()["data"]
-    assert (experiment["metric"], experiment["reward"]) == (3.0, 3.0)
-    assert experiment["confirmed"] == 2.5
-
-
 def _files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 

@@ -15,11 +15,7 @@ from assay.domain.states import AttemptState, FailureStage
 from assay.environments.catalog import Catalog
 from assay.storage import implementations, retries, schema
 from assay.storage.attempts import Outcome
-from assay.storage.database import Database
-from assay.storage.objects import LocalStore
-from services.implementer.app import create_app
-from services.implementer.context import Context
-from services.implementer.settings import ImplementerSettings
+from tests.implementer.conftest import served
 from tests.storage.lifecycle import CRASH, World
 
 CRASHED = Outcome(AttemptState.FAILED, CRASH, started=True)
@@ -27,15 +23,8 @@ CODE = "a = 1\n"
 
 
 @pytest.fixture
-def world(db: Database, store: LocalStore, catalog: Catalog) -> World:
-    """A database with one worker, which does what a test tells it."""
-    return World.create(db, store, catalog)
-
-
-@pytest.fixture
 def api(world: World, catalog: Catalog) -> Iterator[TestClient]:
-    context = Context(world.db, world.store, catalog, ImplementerSettings(), variables={})
-    with TestClient(create_app(context), raise_server_exceptions=False) as client:
+    with served(world, catalog) as client:
         yield client
 
 

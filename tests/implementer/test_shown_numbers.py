@@ -3,8 +3,10 @@ rounded ones are shown, and what they show is counted."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ TWO = {
 }  # fmt: skip
 FACTS_ONE = {"evaluation_seconds": 2.6123, "evaluation_cpu_seconds": 1.7123, "rescored": 12.50321}
 FACTS_TWO = {"evaluation_seconds": 2.9456, "evaluation_cpu_seconds": 2.2456, "rescored": 12.50245}
+RESCORE_ONE = {"metrics": {**ONE, "score": 12.50321, "score/se": 0.19876}, "seconds": 2.6123}
+RESCORE_TWO = {"metrics": {**TWO, "score": 12.50245, "score/se": 0.20321}, "seconds": 2.9456}
 #: Numbers of a comparison that are named as in `Judgement`.
 SHOWN = ("effect", "standard_error", "sigmas", "low", "high", "p", "posterior", "p_improves")
 _IDS = re.compile(r"\b(?:att|bat|call|exp|idea|impl|mea|req|srch|wrk)_[0-9a-z]{10,}")
@@ -48,8 +52,15 @@ def bodies(service: Service) -> dict[str, str]:
         path = template.format(**service.found | {"name": name_in(template)})
         answer = service.api.get(path, params=params_of(operations["get"], service))
         assert answer.status_code == 200 or path.endswith("/artifacts/none.zip"), answer.text
-        asked[template] = _TIMES.sub("TIME", _IDS.sub("ID", answer.text))
+        text = unzipped(answer.content) if template.endswith("/bundle") else answer.text
+        asked[template] = _TIMES.sub("TIME", _IDS.sub("ID", text))
     return asked
+
+
+def unzipped(data: bytes) -> str:
+    """Every file of an archive."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return "".join(f"{name}: {archive.read(name).decode()}" for name in archive.namelist())
 
 
 def name_in(template: str) -> str:
@@ -58,7 +69,8 @@ def name_in(template: str) -> str:
 
 def params_of(operation: dict[str, Any], service: Service) -> dict[str, str]:
     """The query parameters that an endpoint needs."""
-    known = {"profile": "tiny", "with": service.found["experiment_id"]}
+    experiment = service.found["experiment_id"]
+    known = {"profile": "tiny", "a": experiment, "b": "baseline"}
     needed = [p for p in operation.get("parameters", []) if p["in"] == "query" and p["required"]]
     return {p["name"]: known[p["name"]] for p in needed}
 
@@ -67,16 +79,23 @@ def test_results_that_differ_by_less_than_is_shown_look_the_same_everywhere(
     tmp_path: Path, catalog: Catalog
 ) -> None:
     seen = []
-    for name, metrics, facts in (("one", ONE, FACTS_ONE), ("two", TWO, FACTS_TWO)):
+    for name, metrics, facts, rescore in (
+        ("one", ONE, FACTS_ONE, RESCORE_ONE),
+        ("two", TWO, FACTS_TWO, RESCORE_TWO),
+    ):
         (tmp_path / name).mkdir()
         service = open_service(tmp_path / name, catalog)
-        score(service, metrics, facts)
+        score(service, metrics, facts, rescore)
         seen.append(bodies(service))
         with service.context.db.read() as session:
             stored = session.get_one(schema.Result, service.found["measurement_id"])
             assert stored.metrics == metrics, "exact in the store"
             assert stored.metric == metrics["score"]
             assert stored.provenance["rescored"] == facts["rescored"]
+            again = session.get_one(schema.Rescore, stored.measurement_id)
+            found = {"metrics": again.metrics, "seconds": again.seconds}
+            assert found == rescore, "exact, too"
+            assert again.metric == again.metrics["score"]
         service.context.db.dispose()
     one, two = seen
     assert len(one) > 20
@@ -104,7 +123,6 @@ def test_views_show_what_the_rules_of_rounding_say(service: Service) -> None:
     experiment = get(f"/v1/experiments/{service.experiments[0]}").json()
     assert experiment["warm_up_seconds"] == 40.0  # of both seeds, as `seconds` are
     assert experiment["metric"] == experiment["reward"] == 12.5
-    assert experiment["confirmed"] == 11.4
     assert experiment["seconds"] == 8.0
     compared = experiment["comparison"]
     assert [compared[f"baseline_{name}"] for name in ("mean", "spread", "n")] == [10.5, 0.5, 3]
@@ -126,6 +144,63 @@ def test_views_show_what_the_rules_of_rounding_say(service: Service) -> None:
     assert (row["metric"]["average"], row["metric"]["best"]) == (12.5, 12.5)
     baseline = get("/v1/environments/count/baseline", params={"profile": "tiny"}).json()
     assert baseline["values"] == [10.0, 10.5, 11.0]
+
+
+def test_a_second_evaluation_is_shown_as_coarsely_as_the_first(service: Service) -> None:
+    score(service, ONE, {}, RESCORE_ONE)
+    get = service.api.get
+    measurement = get(f"/v1/measurements/{service.found['measurement_id']}").json()
+    assert measurement["rescore"] == {
+        "metric": 12.5,
+        "metrics": {
+            "score": 12.5, "score/se": 0.2, "score/part": 0.71, "confirmed_score": 11.4,
+            "other": 0.1234,
+        },
+        "seconds": 3.0,
+    }  # fmt: skip
+    assert measurement["metric"] == 12.5
+    assert measurement["seconds"] == 4.0
+    result = get(f"/v1/experiments/{service.experiments[0]}/result").json()
+    assert [each["rescore"] for each in result["measurements"]] == [measurement["rescore"]] * 2
+
+
+def test_a_result_of_an_older_worker_shows_its_second_score_where_it_did(
+    service: Service,
+) -> None:
+    score(service, ONE, FACTS_ONE)
+    measurement = service.api.get(f"/v1/measurements/{service.found['measurement_id']}").json()
+    assert measurement["rescore"] is None
+    assert measurement["provenance"]["rescored"] == 12.5
+
+
+def test_the_digits_of_a_second_evaluation_count(service: Service) -> None:
+    first, second = service.implement(service.experiments[0], "a = 1\n")
+    service.finish(first, state="succeeded", metrics=ONE)
+    once = splits(service)
+    service.finish(second, state="succeeded", metrics=ONE, rescore=RESCORE_ONE)
+    twice = splits(service)
+    more = {name: twice[name] - 2 * once[name] for name in once}
+    assert 50 < more["search"] < 250
+    assert more["sealed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"rescore": {"metrics": {"other": 1.0}, "seconds": 1.0}}, "/rescore/metrics"),
+        ({"rescore": {"metrics": {"score": "NaN"}, "seconds": 1.0}}, "/rescore/metrics"),
+        ({"rescore": {"metrics": {"score": 1.0}, "seconds": -1.0}}, "/rescore/seconds"),
+        ({"rescore": RESCORE_ONE, "state": "cancelled"}, "rescore: only of a success"),
+    ],
+)
+def test_a_second_evaluation_without_a_score_or_a_success_is_refused(
+    service: Service, body: dict[str, Any], told: str
+) -> None:
+    first, _ = service.implement(service.experiments[0], "a = 1\n")
+    answer = service.report(first, **{"state": "succeeded", "metrics": ONE} | body)
+    assert answer.status_code == 422, answer.text
+    assert told in answer.text
+    assert service.api.get(f"/v1/measurements/{first}").json()["state"] == "running"
 
 
 @pytest.mark.parametrize(("excess", "verdict"), [(0.0004, "better"), (-0.0004, "undecided")])
@@ -176,13 +251,14 @@ def test_bits_are_counted_once_per_end_and_not_for_the_baseline(service: Service
     assert splits(service) == {"search": 0, "sealed": 0}
     service.finish(first, state="succeeded", metrics=ONE, provenance=FACTS_ONE)
     after_one = splits(service)
-    assert 50 < after_one["sealed"] < after_one["search"] < 250
+    assert after_one["sealed"] == 0
+    assert 50 < after_one["search"] < 250
     bodies_read = [service.api.get(f"/v1/measurements/{first}").text for _ in range(3)]
     assert len(set(bodies_read)) == 1
     assert splits(service) == after_one, "reading again shows nothing new"
     leak = {"stage": "score", "code": "leak", "message": "no"}
     service.finish(second, state="failed", failure=leak)
-    assert splits(service) == {name: bits + OUTCOME_BITS for name, bits in after_one.items()}
+    assert splits(service) == {"search": after_one["search"] + OUTCOME_BITS, "sealed": 0}
 
 
 def test_what_never_met_held_out_data_shows_nothing(service: Service) -> None:
@@ -196,7 +272,37 @@ def test_a_failure_in_scoring_that_is_tried_again_counts_each_time(service: Serv
     first, _ = service.implement(service.experiments[0], "a = 1\n")
     failure = {"stage": "score", "code": "evaluation_interrupted", "message": "no"}
     service.finish(first, state="failed", failure=failure, infrastructure=True)
-    assert splits(service) == {"search": OUTCOME_BITS, "sealed": OUTCOME_BITS}
+    assert splits(service) == {"search": OUTCOME_BITS, "sealed": 0}
+
+
+def confirming(service: Service) -> list[str]:
+    """Two measurements that confirm an idea."""
+    measured = service.implement(service.experiments[0], "a = 1\n")
+    with service.context.db.write() as session:
+        for id_ in measured:
+            session.get_one(schema.Measurement, id_).kind = "confirm"
+    return measured
+
+
+def test_a_confirmation_by_a_worker_that_knows_no_such_kind_is_refused(service: Service) -> None:
+    with pytest.raises(AssertionError, match="/provenance/scored_on"):
+        service.finish(
+            confirming(service)[0], state="succeeded", metrics=ONE, provenance=FACTS_ONE
+        )
+    assert splits(service) == {"search": 0, "sealed": 0}
+
+
+def test_a_confirmation_shows_bits_of_the_sealed_split(service: Service) -> None:
+    first, second = confirming(service)
+    facts = FACTS_ONE | {"scored_on": "sealed"}
+    service.finish(first, state="succeeded", metrics=ONE, provenance=facts)
+    shown = service.api.get(f"/v1/measurements/{first}").json()
+    assert (shown["metric"], shown["kind"]) == (11.4, "confirm")
+    assert all(50 < bits < 250 for bits in splits(service).values())
+    before = splits(service)
+    leak = {"stage": "score", "code": "leak", "message": "no"}
+    service.finish(second, state="failed", failure=leak)
+    assert splits(service) == {name: bits + OUTCOME_BITS for name, bits in before.items()}
 
 
 def test_every_code_of_scoring_fits_into_the_bits_of_an_outcome() -> None:
@@ -223,7 +329,7 @@ def test_past_its_budget_a_split_is_worn_and_rankings_ask_for_confirmation(
     assert found["search"].bits_shown > 100
     note = worn_note(tight.environment())
     assert note is not None
-    assert "confirm the top results on a fresh split" in note
+    assert "confirm the top results (assay experiment confirm)" in note
     assert f"search ({found['search'].bits_shown:,} of 100 bits shown)" in note
     (row,) = tight.api.get("/v1/reports/execution").json()["data"]
     assert row["metric"]["worn"] is True

@@ -82,19 +82,21 @@ def test_results_on_other_data_are_not_comparable(service: Service) -> None:
 
 def test_two_experiments_are_compared_with_one_another(service: Service) -> None:
     first, second = service.experiments
-    path = f"/v1/experiments/{first}/comparison"
-    refused = service.api.get(path, params={"with": second})
+    path, sides = "/v1/comparison", {"a": first, "b": second}
+    refused = service.api.get(path, params=sides)
     assert (refused.status_code, refused.json()["code"]) == (404, "no_result")
     measure_baseline(service)
     measure_idea(service, 50.0, 50.5)
     for measurement, score in zip(service.implement(second, "b = 1\n"), (10, 10.5), strict=True):
         finish(service, measurement, score)
-    found = service.api.get(path, params={"with": second}).json()
-    assert (found["experiment"], found["other"], found["profile"]) == (first, second, "tiny")
+    found = service.api.get(path, params=sides).json()
+    named = (found["a"]["experiment"], found["b"]["experiment"], found["profile"])
+    assert named == (first, second, "tiny")
+    assert (found["seeds"], found["direction"]) == ([0, 1], "maximize")
     assert found["comparison"]["effect"] == pytest.approx(40)
     assert (found["comparison"]["n"], found["comparison"]["baseline_n"]) == (2, 2)
     assert found["comparison"]["verdict"] == "better"
-    reverse = service.api.get(f"/v1/experiments/{second}/comparison", params={"with": first})
+    reverse = service.api.get(path, params={"a": second, "b": first})
     assert reverse.json()["comparison"]["effect"] == pytest.approx(-40)
     with service.context.db.write() as session:
         for batch in session.scalars(select(schema.Batch)):
@@ -105,7 +107,7 @@ def test_two_experiments_are_compared_with_one_another(service: Service) -> None
         session.add(other)
         session.flush()
         session.get_one(schema.Experiment, second).batch_id = other.id
-    apart = service.api.get(path, params={"with": second}).json()["comparison"]
+    apart = service.api.get(path, params=sides).json()["comparison"]
     assert apart["verdict"] == "not comparable"
     assert apart["mismatch"]
 
@@ -225,14 +227,25 @@ def test_what_cannot_be_confirmed_is_refused(
     batch = service.api.get(f"/v1/batches/{service.found['batch_id']}").json()
     body = {
         "environment": "count", "profile": "tiny", "executor": batch["executor"],
-        "ideator": batch["ideator"], "ideas": [{"text": "Once more."}],
+        "ideator": batch["ideator"], "ideas": [],
     } | changes  # fmt: skip
     body["ideas"].append({"text": "Again.", "confirms": named})
     answer = service.api.post("/v1/batches", json=body)
     assert answer.status_code == 422
     (error,) = answer.json()["errors"]
-    assert (error["pointer"], error["code"]) == ("/ideas/1/confirms", "not_confirmable")
+    assert (error["pointer"], error["code"]) == ("/ideas/0/confirms", "not_confirmable")
     assert said in error["message"]
+
+
+def test_a_batch_confirms_all_of_its_ideas_or_none(service: Service) -> None:
+    measure_baseline(service)
+    measure_idea(service, 12.0, 12.1)
+    mixed = [{"text": "Again.", "confirms": service.experiments[0]}, {"text": "Something else."}]
+    body = {"environment": "count", "profile": "tiny", "ideas": mixed}
+    answer = service.api.post("/v1/batches", json=body)
+    (error,) = answer.json()["errors"]
+    assert (answer.status_code, error["pointer"]) == (422, "/ideas/1/confirms")
+    assert "in a batch of its own" in error["message"]
 
 
 def test_of_artifacts_the_best_seed_counts(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 from sqlalchemy import select
 from starlette.testclient import TestClient
 
-from assay.contracts import batch, conditions, search, worker
+from assay.contracts import bases, batch, conditions, search, worker
 from assay.contracts.base import Request
 from assay.contracts.environment import Manifest
 from assay.contracts.worker import WorkerRegistration
@@ -91,6 +91,7 @@ IDEA = {
     "parents": ["exp_1"],
     "thinking": "t",
     "confirms": None,
+    "codebase": None,
 }
 SPENDING = {"max_cost_usd": "5", "max_gpu_hours": 1.0}
 OPTIONS = {
@@ -102,6 +103,9 @@ OPTIONS = {
     "repairs": 1,
     "seeds": [0],
     "baseline_seeds": 1,
+    "temperature": 0.5,
+    "max_tokens": 9_000,
+    "effort": "high",
     "novelty": "allow",
     "novelty_threshold": 0.5,
     "priority": 0,
@@ -133,6 +137,12 @@ class Service:
         self._seeds = count(1)
         self.search = self._stored("/v1/searches", search_body())["id"]
         self._stored(f"/v1/searches/{self.search}/epochs/0", {"ideas": [IDEA]}, "PUT")
+        idea = batch_body(self) | {"options": OPTIONS | {"baseline_seeds": 0}}
+        made = self._stored("/v1/batches", idea)["id"]
+        (self.experiment,) = (
+            str(each["id"])
+            for each in self.api.get("/v1/experiments", params={"batch": made}).json()["data"]
+        )
         self.attempt, self.token = self.assign()
 
     def _stored(self, path: str, body: Json, method: str = "POST") -> Json:
@@ -173,6 +183,7 @@ def search_body() -> Json:
         "ideator": "offline:ideator",
         "executor": "offline:literal",
         "hardware_class": "cpu",
+        "base": "baseline",
         "config": {"a": 1},
         "caps": SPENDING,
         "metadata": {"a": "b"},
@@ -210,6 +221,7 @@ def finish(service: Service) -> Json:
         "infrastructure": False,
         "unclear": False,
         "metrics": {"score": 1.0, "confirmed_score": 1.0},
+        "rescore": {"metrics": {"score": 1.0, "confirmed_score": 1.0}, "seconds": 1.0},
         "provenance": {"a": 1},
         "artifacts": [FILE],
         "started": True,
@@ -219,7 +231,7 @@ def finish(service: Service) -> Json:
 
 def failed(service: Service) -> Json:
     failure = {"stage": "train", "code": "crashed", "message": "m", "retryable": False}
-    return finish(service) | {"state": "failed", "failure": failure}
+    return finish(service) | {"state": "failed", "failure": failure, "rescore": None}
 
 
 #: Those of the only worker, which tells nothing but its hardware class.
@@ -235,6 +247,7 @@ def batch_body(_: Service) -> Json:
         "ideator": "offline:ideator",
         "hardware_class": "cpu",
         "conditions": CONDITIONS,
+        "base": "baseline",
         "options": OPTIONS,
         "search": None,
         "epoch": 0,
@@ -284,6 +297,21 @@ ENDPOINTS = [
         lambda _: {"ideas": [IDEA]},
     ),
     Endpoint(
+        "PUT",
+        "/v1/searches/{search_id}/answers/{answer_id}",
+        search.AnswerRequest,
+        lambda _: {
+            "epoch": 0,
+            "operator": "seed",
+            "asked": 1,
+            "ideas": 1,
+            "unread": 0,
+            "stop": "end",
+            "text": "t",
+            "thinking": "t",
+        },
+    ),
+    Endpoint(
         "POST",
         "/v1/searches/{search_id}/epochs/{number}/batch",
         batch.BatchOptions,
@@ -309,6 +337,12 @@ ENDPOINTS = [
     ),
     Endpoint(
         "POST",
+        "/v1/environments/{name}/codebases",
+        environments.CodebaseRequest,
+        lambda _: {"files": {"train.py": "a = 1", "sealed.py": "# no diff may touch this\n"}},
+    ),
+    Endpoint(
+        "POST",
         "/v1/environments/{name}/fit",
         environments.FitRequest,
         lambda _: {"profile": "tiny", "hardware_class": "cpu", "conditions": CONDITIONS},
@@ -317,7 +351,24 @@ ENDPOINTS = [
         "POST",
         "/v1/environments/{name}/conditions",
         conditions.EquivalenceRequest,
-        lambda _: {"profile": "tiny", "conditions": CONDITIONS, "equals": CONDITIONS},
+        lambda _: {
+            "profile": "tiny",
+            "conditions": CONDITIONS,
+            "equals": CONDITIONS,
+            "despite_difference": False,
+        },
+    ),
+    Endpoint(
+        "POST",
+        "/v1/experiments/{experiment_id}/confirm",
+        batch.ConfirmRequest,
+        lambda s: {"seeds": 1, "beside": [s.experiment], "search": None, "base": "baseline"},
+    ),
+    Endpoint(
+        "POST",
+        "/v1/experiments/{experiment_id}/promote",
+        bases.PromoteRequest,
+        lambda _: {"name": "best"},
     ),
     Endpoint("POST", "/v1/workers", worker.AdmitRequest, lambda _: {"name": "another"}),
     Endpoint(
@@ -406,7 +457,9 @@ def replaced(body: Json, changed: list[Place], value: Json) -> Json:
 def send(service: Service, endpoint: Endpoint, body: Json) -> Any:
     path = endpoint.path.format(
         search_id=service.search,
+        experiment_id=service.experiment,
         number=0,
+        answer_id="call_1",
         name="count" if "environments" in endpoint.path else "a.zip",
         attempt=service.attempt,
         worker=service.worker if endpoint.path.startswith("/internal") else "w",
@@ -483,8 +536,10 @@ def test_no_value_breaks_the_service_or_makes_a_list_huge(
     service: Service, endpoint: Endpoint
 ) -> None:
     unchanged = answered(service, endpoint, [], "zero")
-    # Of a fit, a pause and an equivalence.
-    not_yet = {"no_baseline", "epoch_not_finished", "no_evidence"}
+    # Of a fit, a pause, an equivalence, a confirmation and a promotion.
+    not_yet = {
+        "no_baseline", "epoch_not_finished", "no_evidence", "not_confirmable", "unconfirmed",
+    }  # fmt: skip
     assert unchanged.is_success or unchanged.json()["code"] in not_yet
     tried = list(places(endpoint.body(service)))
     if endpoint.body is failed:  # the rest of it is tried with a success
@@ -522,7 +577,7 @@ MANY_WRONG: list[Json] = [
 
 @each_endpoint
 def test_a_wrong_body_is_refused_after_a_few_errors(endpoint: Endpoint) -> None:
-    body = endpoint.body(SimpleNamespace(attempt="att_1", token=1))  # type: ignore[arg-type]
+    body = endpoint.body(SimpleNamespace(attempt="att_1", token=1, experiment="exp_1"))  # type: ignore[arg-type]
     for place in places(body):
         found = at(body, place)
         tried = [*MANY_WRONG, *widened(found)]

@@ -175,10 +175,10 @@ class Lifecycle(RuleBasedStateMachine):
         with self.db.read() as session:
             rows = session.scalars(select(schema.Measurement)).all()
             measurements = {m.id: m.state for m in rows}
-            scored = {m.id for m in rows if m.kind == "score" and m.state == "succeeded"}
+            succeeded = {m.id for m in rows if m.state == "succeeded"}
             results = set(session.scalars(select(schema.Result.measurement_id)))
             attempts = session.scalars(select(schema.Attempt)).all()
-        assert results == scored
+        assert results == succeeded
         for name, state in self.final.items():
             assert measurements[name] == state
         self.final = {n: s for n, s in measurements.items() if s in TERMINAL}

@@ -322,6 +322,26 @@ def test_an_operator_declares_equal_what_was_measured_under_both(world: World) -
         declare(mine, theirs)
 
 
+def test_conditions_whose_baselines_differ_are_declared_equal_only_on_demand(
+    world: World,
+) -> None:
+    cluster = Cluster(world)
+    other = cluster.add(world.another("torch", info=INFO | {"torch": "2.8.1"}), shift=2.0)
+    ids = [conditions.host_facts("cpu", w.row().info).wide for w in (other, world)]
+    for id_ in ids:
+        world.submit("one", on=pinned(world, conditions=id_), baseline_seeds=5)
+        cluster.run()
+    with world.db.write() as session:
+        environment = get(session, schema.Environment, world.environment, "environment")
+        what = (session, environment, "tiny", Direction.MINIMIZE, ids, "me", world.db.now(session))
+        with pytest.raises(Conflict, match="differs by") as caught:
+            equivalences.declare(*what)
+        assert caught.value.code == "baselines_differ"
+        assert session.get(schema.Equivalence, (environment.id, "tiny", ids[0])) is None
+        row = equivalences.declare(*what, despite_difference=True)
+        assert (row.state, row.evidence["agrees"]) == ("equal", False)
+
+
 def test_other_data_cannot_be_declared_equal(world: World) -> None:
     other = world.another("key", info=INFO | {"held_out_key": "other"})
     ids = [conditions.host_facts("cpu", w.row().info).wide for w in (world, other)]

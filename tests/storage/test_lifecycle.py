@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 
 import pytest
@@ -14,7 +15,7 @@ from assay.domain.failure_codes import Failure, FailureCode
 from assay.domain.states import AttemptState, FailureStage
 from assay.environments.catalog import Catalog
 from assay.storage import attempts, batches, expiry, leader, outbox, schema
-from assay.storage.attempts import Loss, Outcome, Piece, Telemetry
+from assay.storage.attempts import Loss, Outcome, Piece, Rescored, Telemetry
 from assay.storage.database import Database
 from assay.storage.measurements import MAX_INFRASTRUCTURE_FAILURES
 from assay.storage.objects import LocalStore
@@ -277,6 +278,26 @@ def test_a_result_without_isolation_is_not_handed_to_who_needs_it(
     measured = world.implement(world.experiments(strict)[0].id, "a = 1\n")
     assert (measured == measurement) is isolated
     assert world.experiments(strict)[0].state == ("succeeded" if isolated else "queued")
+
+
+def test_a_second_evaluation_is_stored_beside_its_result_once(world: World) -> None:
+    _, _, measurement = one(world)
+    outcome = Outcome(
+        AttemptState.SUCCEEDED,
+        metric=12.50123,
+        metrics={"score": 12.50123},
+        rescored=Rescored(12.50321, {"score": 12.50321, "other": math.inf}, 2.5),
+        started=True,
+        seconds=1.0,
+    )
+    attempt = world.measure(measurement, outcome)
+    assert world.finish(attempt, outcome) is AttemptState.SUCCEEDED  # the first answer got lost
+    with world.db.read() as session:
+        (found,) = session.scalars(select(schema.Rescore)).all()
+        first = session.get_one(schema.Result, measurement)
+    assert (found.measurement_id, found.metric, found.seconds) == (measurement, 12.50321, 2.5)
+    assert found.metrics == {"score": 12.50321, "other": "Infinity"}
+    assert first.metric == 12.50123, "the first one counts"
 
 
 def _needs_isolation(world: World, measurement: str) -> bool:

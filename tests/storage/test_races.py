@@ -300,3 +300,22 @@ def test_of_two_schedulers_one_assigns(world: World) -> None:
         thread.join(60)
     assert sum(made) == 4
     assert sorted(clock.leads for clock in clocks) == [False, True]
+
+
+def test_of_two_codebases_with_the_same_code_the_first_stands_for_both(world: World) -> None:
+    """Also where the second is recorded before the first is committed."""
+
+    def add(codebase: str, canonical: str | None) -> str:
+        with world.db.write() as session:
+            return environments.add_codebase(
+                world.db, session, codebase, world.environment, canonical
+            )
+
+    with world.db.write() as session:
+        first = environments.add_codebase(world.db, session, "a" * 64, world.environment, "same")
+        with meanwhile(lambda: add("b" * 64, "same")) as second:
+            pass
+    assert (first, came_to(second)) == ("a" * 64, "a" * 64)
+    assert add("b" * 64, None) == "b" * 64
+    assert add("b" * 64, "same") == "b" * 64, "recorded before its code was known: its own"
+    assert add("c" * 64, "same") == "a" * 64

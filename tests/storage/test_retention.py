@@ -119,14 +119,12 @@ def test_where_less_is_better_the_least_are_kept(minimising: Kept) -> None:
     assert [minimising.has(attempt) for attempt in attempts] == [False, True, False, True]
 
 
-def test_where_results_are_confirmed_that_number_ranks(world: Kept) -> None:
-    attempts = [world.measured(score) for score in (3.0, 1.0, 4.0)]
+def test_confirmations_take_no_place_of_others(world: Kept) -> None:
+    attempts = [world.measured(score) for score in (3.0, 1.0, 4.0, 9.0)]
     with world.db.write() as session:
-        for attempt, confirmed in zip(attempts, (0.2, 0.9, 0.1), strict=True):
-            result = session.get_one(schema.Result, attempt.measurement_id)
-            result.metrics = result.metrics | {"confirmed_score": confirmed}
+        session.get_one(schema.Measurement, attempts[3].measurement_id).kind = "confirm"
     world.collect()
-    assert [world.has(attempt) for attempt in attempts] == [True, True, False]
+    assert [world.has(attempt) for attempt in attempts] == [True, False, True, True]
 
 
 def test_of_equal_results_the_first_are_kept(world: Kept) -> None:
@@ -281,3 +279,13 @@ def test_the_command_for_a_data_folder(
     with pytest.raises(SystemExit, match=r"there is no .*assay\.db"):
         garbage.main(["--data-dir", str(tmp_path / "elsewhere")])
     db.dispose()
+
+
+def test_artifacts_of_a_base_are_kept_like_those_of_a_baseline(world: Kept) -> None:
+    base, other = world.measured(0.1), world.measured(0.2)
+    best = [world.measured(10.0), world.measured(11.0)]
+    with world.db.write() as session:
+        codebase = session.get_one(schema.Measurement, base.measurement_id).codebase_id
+        session.execute(update(schema.Batch).values(base_id=codebase))
+    world.collect()
+    assert [world.has(each) for each in (base, other, *best)] == [True, False, True, True]

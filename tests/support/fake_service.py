@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
-from assay.contracts.search import EpochRequest, PauseRequest, SearchRequest
+from assay.contracts.search import AnswerRequest, EpochRequest, PauseRequest, SearchRequest
 from assay.contracts.worker import CordonRequest
 from assay.domain.hashing import derive_seed
 from assay.domain.metrics import Direction, RewardKind, reward
@@ -91,6 +91,8 @@ class FakeService:
         self.events: dict[str, list[dict[str, Any]]] = {}
         self.searches: dict[str, dict[str, Any]] = {}
         self.epochs: dict[str, list[dict[str, Any]]] = {}
+        self.answers: dict[str, dict[str, Any]] = {}
+        """What ideators answered, by the id of the call."""
         self.keys: dict[str, str] = {}
         self.measurements: list[dict[str, Any]] = []
         self.worker: dict[str, Any] = {}
@@ -126,6 +128,10 @@ class FakeService:
         """Streams begin at the first event, whatever `Last-Event-ID` says."""
         self.unfinished = False
         """New batches stay unfinished until somebody calls `finish_all`."""
+        self.agreement = "to the digit"
+        """What reproductions come to."""
+        self.differing: str | None = None
+        """Why no worker can reproduce anything."""
         self.finish_on_look = False
         """An unfinished batch is finished as soon as its events are asked for."""
         self.batch_options: list[BatchOptions] = []
@@ -184,10 +190,12 @@ class FakeService:
             ("GET", f"/v1/experiments/{id_}/result", self._result),
             ("POST", f"/v1/experiments/{id_}/cancel", lambda r, e: ok(self._experiment(e))),
             ("POST", f"/v1/experiments/{id_}/retry", self._retry_experiment),
+            ("POST", f"/v1/experiments/{id_}/reproduce", self._reproduce),
+            ("GET", f"/v1/experiments/{id_}/bundle", self._bundle),
             ("GET", "/v1/environments", lambda r: page([self.environment()], r)),
             ("GET", "/v1/environments/([^/]+)", self._get_environment),
             ("GET", "/v1/environments/[^/]+/codebase",
-             lambda r: ok({"id": "0" * 64, "files": CODEBASE})),
+             lambda r: ok({"id": "0" * 64, "environment": "toy@1", "files": CODEBASE})),
             ("GET", "/v1/environments/[^/]+/baseline", lambda r: ok(self._baseline())),
             ("POST", "/v1/environments/[^/]+/baseline", self._calibrate),
             ("GET", "/v1/environments/[^/]+/fit", lambda r: ok(self._fit(0))),
@@ -206,6 +214,9 @@ class FakeService:
             ("POST", f"/v1/searches/{id_}/epochs/(\\d+)/pause", self._pause_search),
             ("POST", f"/v1/searches/{id_}/resume", self._resume_search),
             ("GET", f"/v1/searches/{id_}/epochs", lambda r, s: page(self.epochs[s], r)),
+            ("GET", f"/v1/searches/{id_}/answers",
+             lambda r, s: page([a for a in self.answers.values() if a["search"] == s], r)),
+            ("PUT", f"/v1/searches/{id_}/answers/{id_}", self._put_answer),
             ("PUT", f"/v1/searches/{id_}/epochs/(\\d+)", self._put_epoch),
             ("POST", f"/v1/searches/{id_}/epochs/(\\d+)/batch", self._submit_epoch),
         ]  # fmt: skip
@@ -399,6 +410,31 @@ class FakeService:
         failed["retried_as"] = [made["id"]]
         return ok(made, 202)
 
+    def _reproduce(self, request: httpx2.Request, id_: str) -> httpx2.Response:
+        """A reproduction is a batch of one, which says of the results what `agreement` is."""
+        original = self._experiment(id_)
+        if original["state"] != "succeeded":
+            raise Refused(404, "no_result", f"{id_} is {original['state']} and has no result")
+        if self.differing is not None and request.url.params.get("queue") != "true":
+            raise Refused(409, "conditions_not_offered", self.differing)
+        asked = BatchRequest(
+            environment="fake", profile="tiny", ideas=[IdeaRequest(text=original["idea"]["text"])]
+        )
+        (made,) = self.experiments[self._store_batch(asked)]
+        made["idea"]["reproduces"] = id_
+        original["reproduced_as"] = [made["id"]]
+        agrees = {"disagrees": False, "undecided": None}.get(self.agreement, True)
+        seed = {"seed": 0, "before": 3.101, "again": 3.102, "equal": False, "failure": None}
+        made["agreement"] = {
+            "experiment": id_, "agreement": self.agreement, "agrees": agrees,
+            "difference": 0.001, "p": 0.5, "seeds": [seed],
+        }  # fmt: skip
+        return ok(made, 202)
+
+    def _bundle(self, request: httpx2.Request, id_: str) -> httpx2.Response:
+        self._experiment(id_)
+        return httpx2.Response(200, content=b"a zip")
+
     def _known_measurement(self, id_: str) -> dict[str, Any]:
         for found in self.measurements:
             if found["id"] == id_:
@@ -476,7 +512,9 @@ class FakeService:
             "protected": ["predict.py"], "codebase": "0" * 64, "knobs": KNOBS, "recipes": RECIPES,
             "profiles": [{"name": "tiny", "description": "small", "cpus": 1, "gpus": 0,
                           "memory_gb": 1.0, "budget": {"seconds": 5, "tokens": None},
-                          "baseline_seeds": len(BASELINE)}],
+                          "baseline_seeds": len(BASELINE), "in_words": "5 s of wall clock",
+                          "notes": "Edit train.py."}],
+            "rules": "- Keep it short.",
             "splits": self.splits,
         }  # fmt: skip
 
@@ -560,6 +598,12 @@ class FakeService:
         for pause in self.searches[id_]["pauses"]:
             pause["resumed_at"] = NOW
         return ok(self._search(id_))
+
+    def _put_answer(self, request: httpx2.Request, search: str, id_: str) -> httpx2.Response:
+        asked = AnswerRequest.model_validate_json(request.content)
+        kept = {"id": id_, "search": search, "created_at": NOW, **asked.model_dump(mode="json")}
+        self.answers[id_] = kept
+        return ok(kept, 201)
 
     def _put_epoch(self, request: httpx2.Request, id_: str, number: str) -> httpx2.Response:
         asked = EpochRequest.model_validate_json(request.content).model_dump(mode="json")

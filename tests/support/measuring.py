@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 
 from assay.domain.hashing import text_tree_hash
+from assay.domain.states import MeasurementKind
 from assay.environments.bundle import write_tree
 from assay.environments.catalog import Environment
 from assay.environments.prepare import prepare_data
@@ -39,6 +40,7 @@ from assay.sandbox import (
 )
 from services.worker.checkpoints import CheckpointWatch
 from services.worker.hardware import hardware_class, read_cpu
+from services.worker.scoring import Splits
 from services.worker.training import with_interpreter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,6 +89,16 @@ class TrainingFailed(Exception):
 
 
 @dataclass(frozen=True)
+class Training:
+    """A training that came to its end: `folder` holds `codebase` and `out`, what it left."""
+
+    folder: Path
+    seed: int
+    cpu_seconds: float
+    checkpoints: tuple[Checkpoint, ...]
+
+
+@dataclass(frozen=True)
 class Bench:
     """What all measurements share. `budget` replaces parts of the profile's."""
 
@@ -116,8 +128,23 @@ class Bench:
             condition=condition,
         )
 
-    def measure(self, files: Tree, seed: int) -> Result:
-        """Train and score a codebase once."""
+    def measure(
+        self, files: Tree, seed: int, kind: MeasurementKind = MeasurementKind.SCORE
+    ) -> Result:
+        """Train and score a codebase once, on the splits that a worker reads for this kind."""
+        try:
+            with self.trained(files, seed) as training:
+                return self.score(training, kind)
+        except TrainingFailed as failed:
+            return Result({}, str(failed), 0.0, 0.0)
+
+    @contextmanager
+    def trained(self, files: Tree, seed: int) -> Iterator[Training]:
+        """Train a codebase; what it left is there until the block ends.
+
+        Raises:
+            TrainingFailed: it did not come to its end.
+        """
         with tempfile.TemporaryDirectory(dir=self.settings.scratch) as name:
             folder = Path(name)
             folder.chmod(0o755)
@@ -125,11 +152,8 @@ class Bench:
             for copy in ("training", "codebase"):
                 write_tree(tree, folder / copy)
             (folder / "out").mkdir()
-            try:
-                seconds, checkpoints = self._train(folder, seed)
-            except TrainingFailed as failed:
-                return Result({}, str(failed), 0.0, 0.0)
-            return self._score(folder, seed, seconds, checkpoints)
+            seconds, checkpoints = self._train(folder, seed)
+            yield Training(folder, seed, seconds, checkpoints)
 
     def _config(self) -> dict[str, Any]:
         profile = self.environment.profile(self.profile_name)
@@ -184,22 +208,22 @@ class Bench:
                 raise TrainingFailed(f"training ended: {how}\n{log.read()[-2000:]}")
             return ended.cpu_seconds, watch.stop()
 
-    def _score(
-        self, folder: Path, seed: int, seconds: float, checkpoints: tuple[Checkpoint, ...]
-    ) -> Result:
+    def score(self, training: Training, kind: MeasurementKind = MeasurementKind.SCORE) -> Result:
+        """Score what a training left, on the splits that a worker reads for this kind."""
+        splits = Splits.of(self.environment.manifest.metric, self.data, kind)
         profile, manifest = self.environment.profile(self.profile_name), self.environment.manifest
         request = EvaluationRequest(
             environment_dir=self.environment.folder,
             config=self._config(),
             predict=manifest.entry_points.predict,
-            codebase_dir=folder / "codebase",
-            artifact_dir=folder / "out",
-            held_out=self.data / "search",
-            sealed=self.data / "sealed",
-            checkpoints=checkpoints,
-            seed=seed,
-            shown_seed=seed,
-            metric_name=manifest.metric.name,
+            codebase_dir=training.folder / "codebase",
+            artifact_dir=training.folder / "out",
+            held_out=splits.held_out,
+            sealed=splits.sealed,
+            checkpoints=training.checkpoints,
+            seed=training.seed,
+            shown_seed=training.seed,
+            metric_name=splits.metric,
             sandbox=self.settings,
             limits=Limits(profile.budget.evaluation_seconds, profile.memory_bytes),
             seconds=profile.budget.evaluation_seconds,
@@ -209,7 +233,7 @@ class Bench:
         outcome = evaluate_in_child(request)
         failure = outcome.failure
         error = "" if failure is None else f"{failure.code.value}: {failure.detail}"
-        return Result(outcome.metrics or {}, error, seconds, outcome.cpu_seconds)
+        return Result(outcome.metrics or {}, error, training.cpu_seconds, outcome.cpu_seconds)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -42,6 +43,17 @@ class ServiceProcess:
         self._process: Process | None = None
         self._output = ExitStack()
         self.ready: dict[str, Any] = {}
+
+    def assay(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of `assay` against it; whatever its exit code is."""
+        return subprocess.run(
+            [sys.executable, "-m", "assay.cli", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            env={**os.environ, "ASSAY_API_URL": self.ready["api"], "COLUMNS": "200"},
+        )
 
     def start(self) -> dict[str, Any]:
         """Start it and wait for its line of JSON, which is returned.

@@ -111,13 +111,13 @@ def evaluate(run):
         best = max(texts, key=texts.get)
         run.keep(best)
         seconds = {f"seconds/{c.name}": c.seconds for c in run.checkpoints}
-        sealed = len((run.sealed / "data.txt").read_text())
-        return {"score": texts[best], "best": float(best), "sealed": sealed, **seconds}
+        return {"score": texts[best], "best": float(best), **seconds}
     if answer.get("ask") or run.config.get("ask"):
         with run.predictor() as predictor:
             got = predictor.ask("value", {}, {"value": ("float64", (1,))})
         return {"score": float(got["value"][0]), "goal": run.config["goal"]}
-    return {"score": answer["score"], "goal": run.config["goal"]}
+    is_sealed = (run.held_out / "data.txt").read_text() == "sealed"
+    return {"score": answer["score"], "goal": run.config["goal"], "is_sealed": float(is_sealed)}
 """
 
 PREPARE = """

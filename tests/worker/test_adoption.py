@@ -224,12 +224,15 @@ def test_an_attempt_that_was_being_scored_is_scored_again(dock: Dock) -> None:
 )
 def test_a_death_anywhere_leaves_one_result(dock: Dock, point: str) -> None:
     weight = "(out / 'weights').write_bytes(os.urandom(200_000))\n"  # so that there is an upload
-    record = dock.lab.submit(f"print('once', flush=True)\n{weight}answer(score=4)", profile="long")
+    codebase = dock.lab.codebase(f"print('once', flush=True)\n{weight}answer(ask=True)")
+    record = dock.lab.assign(codebase, "long", rescore={"beyond": None})
     assert dock.worker(point=point).wait(120) == -signal.SIGKILL
     dock.worker()
     dock.registered(2)
     end = dock.lab.api.finished(record, 120)
-    assert end["metrics"]["score"] == 4
+    assert end["metrics"]["score"] == 2
+    assert end["rescore"]["metrics"] == end["metrics"]  # what was scored twice stays so
+    assert end["rescore"]["seconds"] > 0
     assert {f["state"] for f in record.finishes} == {"succeeded"}
     assert record.logs["train"] == b"once\n"  # trained once
     assert set(record.uploads) == {"artifact.zip"}

@@ -66,6 +66,19 @@ def test_use_of_the_host_is_not_sampled_while_held_out_data_is_read(lab: Lab) ->
     assert max(samples) < facts["train_seconds"] + scoring
 
 
+def test_only_what_was_scored_twice_is_reported_with_a_second_evaluation(lab: Lab) -> None:
+    lab.start()
+    codebase = lab.codebase("answer(ask=True)")
+    twice = lab.assign(codebase, rescore={"beyond": None})
+    end = lab.api.finished(twice)
+    assert end["rescore"]["metrics"] == {"score": 2.0, "goal": 3.0} == end["metrics"]
+    assert end["rescore"]["seconds"] == end["provenance"]["rescore_seconds"] > 0
+    assert "rescored" not in end["provenance"]
+    once = lab.api.finished(lab.assign(codebase))
+    assert once["state"] == "succeeded"
+    assert "rescore" not in once  # an API of an older version would refuse it
+
+
 def test_success_carries_metric_curve_log_and_provenance(lab: Lab) -> None:
     lab.start()
     record = lab.submit(
@@ -81,7 +94,7 @@ def test_success_carries_metric_curve_log_and_provenance(lab: Lab) -> None:
     )
     end = lab.api.finished(record)
     assert (end["state"], end["failure"]) == ("succeeded", None)
-    assert end["metrics"] == {"score": 4.0, "goal": 3.0}
+    assert end["metrics"] == {"score": 4.0, "goal": 3.0, "is_sealed": 0.0}
     assert record.logs == {"train": b"one\r\x00\xff\ntwo\n"}
     assert record.points == {
         0: {"seq": 0, "step": 0.0, "values": {"train/loss": 2.5}},
@@ -159,12 +172,21 @@ answer(checkpoints=True)
     end = lab.api.finished(lab.submit(train))
     assert end["state"] == "succeeded", end["failure"]
     metrics = end["metrics"]
-    assert (metrics["score"], metrics["best"], metrics["sealed"]) == (1.9, 2, len("sealed"))
+    assert (metrics["score"], metrics["best"]) == (1.9, 2)
     assert 0.4 < metrics["seconds/02"] - metrics["seconds/01"] < 5
     archive = zipfile.ZipFile(io.BytesIO(base64.b64decode(end["artifacts"][0]["data"])))
     names = {name for name in archive.namelist() if name.startswith("artifact/")}
     assert names == {"artifact/answer.json", "artifact/checkpoints/02/value"}
     assert len(end["provenance"]["sealed"]) == 64
+
+
+def test_a_confirmation_is_scored_on_the_sealed_split(lab: Lab) -> None:
+    lab.start()
+    for kind, split in (("score", "search"), ("confirm", "sealed")):
+        end = lab.api.finished(lab.assign(lab.codebase("answer(score=1.0)"), kind=kind))
+        assert end["state"] == "succeeded", end["failure"]
+        assert end["provenance"]["scored_on"] == split
+        assert end["metrics"]["is_sealed"] == (split == "sealed")
 
 
 def test_a_predictor_of_a_checkpoint_sees_nothing_that_came_later(lab: Lab) -> None:

@@ -16,7 +16,6 @@ import httpx2
 import pytest
 from pydantic import ValidationError
 
-from assay.contracts.environment import MetricSpec
 from assay.contracts.worker import FinishRequest
 from assay.domain.errors import AssayError, Fenced, InvalidInput, NotFound, Unavailable
 from assay.domain.metrics import Direction
@@ -28,7 +27,6 @@ from services.worker import collect
 from services.worker.api import ApiRefused, WorkerApi
 from services.worker.cache import BundleCache, Corrupt
 from services.worker.failures import (
-    MetricBounds,
     fault_of,
     implausible,
     last_traceback_line,
@@ -206,8 +204,7 @@ def test_score_failures_tell_the_sentence_and_not_the_detail() -> None:
 def test_implausible(
     direction: Direction, bound: float | None, metric: float, refused: bool
 ) -> None:
-    spec = MetricSpec(name="m", direction=direction)
-    assert (implausible(spec, {"m": metric}, MetricBounds(bound, None)) is not None) is refused
+    assert (implausible(direction, {"m": metric}, {"m": bound}) is not None) is refused
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from assay.contracts.environment import Budget, MetricSpec, Profile
+from assay.contracts.worker import RescoreReport
 from assay.domain.errors import InvalidInput
 from assay.domain.failure_codes import FailureCode
 from assay.domain.metrics import Direction
 from assay.domain.rescore import Rescore
+from assay.domain.states import MeasurementKind
 from assay.evaluation import (
     EvaluationFailure,
     EvaluationOutcome,
@@ -20,7 +22,7 @@ from assay.evaluation import (
 )
 from assay.sandbox import Limits, SandboxSettings
 from services.worker.failures import AttemptFailed, MetricBounds, read_bounds
-from services.worker.scoring import Scoring
+from services.worker.scoring import Scoring, Splits
 
 
 def scoring(outcomes: list[Any], rescore: Rescore | None) -> tuple[Scoring, list[int]]:
@@ -34,8 +36,8 @@ def scoring(outcomes: list[Any], rescore: Rescore | None) -> tuple[Scoring, list
         return EvaluationOutcome(None, EvaluationFailure(found, "so"), 1.0, 0.5)
 
     spec = MetricSpec(name="loss", direction=Direction.MINIMIZE, confirmed="sealed")
-    bounds = MetricBounds(0.5, 0.6)
-    made = Scoring(spec, rescore, evaluate, on_failure=lambda text: None, bounds=bounds)
+    bounds = {"loss": 0.5, "sealed": 0.6}
+    made = Scoring(spec, "loss", rescore, evaluate, on_failure=lambda text: None, bounds=bounds)
     return made, seeds
 
 
@@ -64,7 +66,7 @@ def test_an_outlier_is_scored_again_with_another_seed() -> None:
     )
     assert made.run(request_of()) == {"loss": 1.0, "loss/se": 0.01}
     assert len(set(seeds)) == 2
-    assert made.facts["rescored"] == 1.02
+    assert made.second == RescoreReport(metrics={"loss": 1.02, "loss/se": 0.02}, seconds=1.0)
     assert made.seconds == 2.0
 
 
@@ -73,7 +75,7 @@ def test_an_outlier_that_does_not_repeat_does_not_count() -> None:
     with pytest.raises(AttemptFailed) as failed:
         made.run(request_of())
     assert (failed.value.failure.stage, failed.value.failure.code) == ("guard", "not_confirmed")
-    assert "rescored" not in made.facts
+    assert made.second is None
     made, _ = scoring([{"loss": 1.0}, FailureCode.LEAK], Rescore(1.5))
     with pytest.raises(AttemptFailed) as failed:
         made.run(request_of())
@@ -90,7 +92,7 @@ def test_the_ordinary_is_scored_once(
     made, seeds = scoring([{"loss": 1.0}], rule)
     assert made.run(request_of(predict)) == {"loss": 1.0}
     assert len(seeds) == 1
-    assert "rescored" not in made.facts
+    assert made.second is None
 
 
 @pytest.mark.parametrize("metrics", [{"loss": 0.4}, {"loss": 0.7, "sealed": 0.55}])
@@ -138,3 +140,35 @@ def test_a_noisy_look_does_not_excuse_a_difference() -> None:
     with pytest.raises(AttemptFailed) as failed:
         made.run(request_of())
     assert failed.value.failure.code == "not_confirmed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "confirmed", "has_sealed", "read", "metric", "bounds"),
+    [
+        ("score", None, True, ("search", None), "loss", {"loss": 0.5}),
+        ("score", "other", True, ("search", None), "loss", {"loss": 0.5}),
+        ("control", None, True, ("search", None), "loss", {"loss": 0.5}),
+        ("confirm", None, True, ("sealed", None), "loss", {"loss": 0.4}),
+        ("confirm", None, False, ("search", None), "loss", {"loss": 0.5}),
+        ("confirm", "other", True, ("search", "sealed"), "other", {"loss": 0.5, "other": 0.4}),
+    ],
+)
+def test_only_a_confirmation_reads_the_sealed_split(
+    tmp_path: Path,
+    kind: str,
+    confirmed: str | None,
+    has_sealed: bool,
+    read: tuple[str, str | None],
+    metric: str,
+    bounds: dict[str, float],
+) -> None:
+    for name in ("search", "sealed"):
+        (tmp_path / name).mkdir()
+    if has_sealed:
+        (tmp_path / "sealed" / "val.bin").write_bytes(b"1")
+    spec = MetricSpec(name="loss", direction=Direction.MINIMIZE, confirmed=confirmed)
+    splits = Splits.of(spec, tmp_path, MeasurementKind(kind))
+    assert (splits.held_out.name, splits.sealed and splits.sealed.name) == read
+    is_sealed = kind == "confirm" and has_sealed
+    assert (splits.metric, splits.scored_on) == (metric, "sealed" if is_sealed else "search")
+    assert splits.bounds(spec, MetricBounds(0.5, 0.4)) == bounds

@@ -156,7 +156,7 @@ def test_a_score_of_the_same_code_is_scored(lab: Lab) -> None:
     codebase = lab.codebase(f"{STEPS}point(step=0, a=1)\npoint(step=1, a=2)\nanswer(score=4.0)")
     assert passed(lab.api.finished(lab.assign(codebase, kind="smoke"))) in ("stepped", "exited")
     end = lab.api.finished(lab.assign(codebase))
-    assert end["metrics"] == {"score": 4.0, "goal": 3.0}
+    assert end["metrics"] == {"score": 4.0, "goal": 3.0, "is_sealed": 0.0}
     assert len(end["provenance"]["held_out"]) == 64
 
 

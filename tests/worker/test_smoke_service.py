@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from sqlalchemy import func, select
+from sqlalchemy import select
 from starlette.testclient import TestClient
 
 from assay.contracts.batch import MeasurementBody
@@ -54,7 +54,12 @@ class Stack:
         return self.catalog.get(name)
 
     def request(
-        self, of: Environment, kind: MeasurementKind, changes: dict[str, str] | None = None
+        self,
+        of: Environment,
+        kind: MeasurementKind,
+        changes: dict[str, str] | None = None,
+        *,
+        needs_isolation: bool = False,
     ) -> str:
         """Ask for a measurement of the codebase with other contents of some files."""
         files = of.codebase | (changes or {})
@@ -67,7 +72,7 @@ class Stack:
         with self.db.write() as session:
             environments.add_codebase(self.db, session, codebase, of.id)
             identity = Identity(codebase, of.id, name, 0, Conditions(CLASS), kind)
-            terms = Terms("local", self.db.now(session), needs_isolation=False)
+            terms = Terms("local", self.db.now(session), needs_isolation=needs_isolation)
             return measurements.request(self.db, session, identity, profile, terms)
 
     def smoke(self, of: Environment, changes: dict[str, str] | None = None) -> str:
@@ -88,9 +93,17 @@ class Stack:
             assert time.monotonic() < deadline, body
             time.sleep(0.05)
 
-    def results(self) -> int:
+    def results(self) -> dict[str, bool]:
+        """Whether there is a metric in it, of every stored result by its measurement."""
+        table = schema.Result
         with self.db.read() as session:
-            return session.scalars(select(func.count()).select_from(schema.Result)).one()
+            rows = session.execute(select(table.measurement_id, table.metric)).all()
+        return {id_: metric is not None for id_, metric in rows}
+
+    def bits(self, measurement: str) -> tuple[int, int]:
+        with self.db.read() as session:
+            row = session.get_one(schema.Measurement, measurement)
+            return row.search_bits, row.sealed_bits
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +181,12 @@ def test_from_the_queue_to_its_end(stack: Stack) -> None:
 
     body = stack.finished(good)
     assert (body.kind, body.state, body.failure) == ("smoke", "succeeded", None)
-    assert (body.metric, body.metrics, body.provenance) == (None, {}, {})
+    assert (body.metric, body.metrics, body.rescore) == (None, {}, None)
+    assert body.provenance["isolated"] is False  # where it ran is known, as of every result
+    assert body.provenance["passed"] is not None
+    assert body.seconds is not None
+    assert body.seconds == round(body.seconds)
+    assert not body.promotable
     assert [a.state for a in body.attempts] == ["succeeded"]
 
     body = stack.finished(bad)
@@ -182,11 +200,11 @@ def test_from_the_queue_to_its_end(stack: Stack) -> None:
     assert log.rstrip().endswith(body.failure.message)
 
     assert stack.finished(score).metric is not None
-    assert stack.results() == 1
+    assert stack.results() == {good: False, score: True}
     assert stack.smoke(toy) == good
 
 
-def test_every_view_copes_with_a_success_without_a_result(stack: Stack) -> None:
+def test_every_view_copes_with_a_result_without_a_metric(stack: Stack) -> None:
     toy = stack.environment("toy")
     smoke = stack.smoke(toy)
     stack.finished(smoke)
@@ -202,7 +220,8 @@ def test_every_view_copes_with_a_success_without_a_result(stack: Stack) -> None:
         progress = baselines.progress(session, environment, "tiny", Conditions(CLASS))
         values = measurements.baseline_values(session, environment, "tiny", Conditions(CLASS))
     assert (progress.pending, progress.failed) == ([], [])
-    assert len(values) == stack.results()
+    assert all(values.values())
+    assert len(values) == sum(stack.results().values())
 
 
 def test_a_model_that_trains_passes_and_one_of_wrong_shape_does_not(stack: Stack) -> None:
@@ -251,8 +270,8 @@ def given(idle: Stack) -> Callable[[MeasurementKind, str], schema.Attempt]:
     return give
 
 
-def finish(stack: Stack, attempt: schema.Attempt, metrics: dict[str, float]) -> Any:
-    body = {"lease_token": attempt.lease_token, "state": "succeeded", "metrics": metrics}
+def finish(stack: Stack, attempt: schema.Attempt, metrics: dict[str, float], **more: Any) -> Any:
+    body = {"lease_token": attempt.lease_token, "state": "succeeded", "metrics": metrics, **more}
     path = f"/internal/v1/attempts/{attempt.id}/finish"
     return stack.api.post(path, json=body, headers={"Authorization": "Bearer asw_idle"})
 
@@ -270,14 +289,34 @@ def test_only_a_smoke_succeeds_without_a_metric(
     for _ in range(2):  # a repeated report changes nothing
         assert finish(idle, smoke, {}).json()["state"] == "succeeded"
     assert idle.finished(smoke.measurement_id).state == "succeeded"
-    assert idle.results() == before
+    assert idle.results() == before | {smoke.measurement_id: False}
 
 
-def test_a_smoke_has_no_result_whatever_is_reported(
+def test_a_smoke_has_no_metric_and_shows_no_bits_whatever_is_reported(
     idle: Stack, given: Callable[[MeasurementKind, str], schema.Attempt]
 ) -> None:
-    before = idle.results()
     smoke = given(MeasurementKind.SMOKE, "a = 3")
-    assert finish(idle, smoke, {"score": 9.0}).status_code == 200
-    assert idle.finished(smoke.measurement_id).metric is None
-    assert idle.results() == before
+    facts = {"isolated": True, "train_seconds": 2.25, "passed": "steps"}
+    rescore = {"metrics": {"score": 9.0}, "seconds": 1.0}
+    more = {"provenance": facts, "seconds": 2.75, "rescore": rescore}
+    assert finish(idle, smoke, {"score": 9.0}, **more).status_code == 200
+    body = idle.finished(smoke.measurement_id)
+    assert (body.metric, body.metrics, body.rescore) == (None, {}, None)
+    assert body.provenance == facts | {"train_seconds": 2.0}
+    assert (body.seconds, body.promotable) == (3.0, False)
+    assert idle.results()[smoke.measurement_id] is False
+    assert idle.bits(smoke.measurement_id) == (0, 0)
+
+
+def test_a_smoke_that_passed_without_isolation_is_shared_with_what_needs_isolation(
+    idle: Stack, given: Callable[[MeasurementKind, str], schema.Attempt]
+) -> None:
+    """A score is measured again there: code could have changed its number."""
+    changes = {"search.py": "a = 4"}
+    for kind, is_shared in ((MeasurementKind.SMOKE, True), (MeasurementKind.SCORE, False)):
+        attempt = given(kind, changes["search.py"])
+        metrics = {"score": 1.0} if kind is MeasurementKind.SCORE else {}
+        answer = finish(idle, attempt, metrics, provenance={"isolated": False})
+        assert answer.status_code == 200, answer.text
+        again = idle.request(idle.environment("toy"), kind, changes, needs_isolation=True)
+        assert (again == attempt.measurement_id) is is_shared

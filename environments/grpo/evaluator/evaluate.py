@@ -1,10 +1,10 @@
 """Scores the checkpoints of a training. Trusted: it never enters the sandbox.
 
 Every scheduled checkpoint answers the problems of the split search/ greedily; the metric is the
-best of them. The maximum of several numbers is too high, so the best checkpoint also answers the
-split sealed/: judge a winner by that. Sharper weights give the same greedy answers. They change
-samples at temperature 1, which the published numbers are from. So samples of the best checkpoint
-are reported beside the metric, and decide nothing.
+best of them. The maximum of several numbers is too high, so in a confirmation the best checkpoint
+also answers the split sealed/: judge a winner by that. Sharper weights give the same greedy
+answers. They change samples at temperature 1, which the published numbers are from. So samples of
+the best checkpoint are reported beside the metric, and decide nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def evaluate(run: Any) -> dict[str, float]:
             "accuracy/sampled": sampled(run, predictor, best, problems, first, 1),
             "best_checkpoint": float(best),
         }
-        return metrics | confirm(run, predictor, best, first + 1)
+        return metrics | (confirm(run, predictor, best, first + 1) if run.confirms else {})
 
 
 def scheduled(run: Any) -> list[str]:

@@ -15,10 +15,9 @@ from starlette.concurrency import run_in_threadpool
 from assay.contracts.base import MAX_INTEGER, Page
 from assay.contracts.batch import BatchBody, BatchRequest, CallBody, EventBody
 from assay.domain.errors import NotFound
-from assay.domain.isolation import needs_isolation
 from assay.domain.states import BatchState
-from assay.environments.catalog import Environment
 from assay.storage import batches, conditions, idempotency, schema
+from assay.storage.bases import Base
 from assay.storage.rows import get
 from services.implementer import novelty, pricing, submission
 from services.implementer.context import Context
@@ -37,6 +36,10 @@ from services.implementer.streams import event_page, event_stream, of_batch, wan
 from services.implementer.views.batches import batch_body, call_body
 
 router = APIRouter(tags=["batches"])
+DryRunQuery = Annotated[bool, Query(description="Check and price only.")]
+PRICED: dict[int | str, dict[str, Any]] = {
+    200: {"description": "With `dry_run`: what it would cost; nothing is stored."}
+}
 CallState = Literal["calling", "returned", "failed", "cancelled", "interrupted"]
 
 
@@ -44,23 +47,40 @@ CallState = Literal["calling", "returned", "failed", "cancelled", "interrupted"]
     "/batches",
     status_code=202,
     response_model=BatchBody,
-    responses={200: {"description": "With `dry_run`: what it would cost; nothing is stored."}},
+    responses=PRICED,
 )
 def create(
     request: BatchRequest,
     context: ContextDep,
     owner: OwnerDep,
     key: KeyDep = None,
-    dry_run: Annotated[bool, Query(description="Check and price only.")] = False,
+    dry_run: DryRunQuery = False,
 ) -> Response:
     """Submit ideas. The batch is the long-running operation: poll it or follow its events."""
-    fingerprint = idempotency.fingerprint("POST /v1/batches", request.model_dump_json())
+    return submit("POST /v1/batches", request, context, owner, key, dry_run=dry_run)
+
+
+def submit(
+    endpoint: str,
+    request: BatchRequest,
+    context: Context,
+    owner: str,
+    key: str | None,
+    *,
+    dry_run: bool,
+    base: Base | None = None,
+) -> Response:
+    """Check and store a batch, once per idempotency key and endpoint. Returns the answer.
+
+    `base`: in place of what `request.base` names.
+    """
+    fingerprint = idempotency.fingerprint(endpoint, request.model_dump_json())
     done = None if dry_run else idempotency.replay(context.db, owner, key, fingerprint)
     if done is None:
-        environment = submission.check_batch(context, request, owner)
+        checked = submission.check_batch(context, request, owner, base)
         if dry_run:
-            return JSONResponse(pricing.dry_run(context, request, environment, owner))
-        store = _storing(context, request, environment, owner)
+            return JSONResponse(pricing.dry_run(context, request, checked.environment, owner))
+        store = _storing(context, request, checked, owner)
         done = idempotency.once(context.db, owner, key, fingerprint, store)
         context.on_commit()
     headers = {"Location": done.body["links"]["self"]}
@@ -70,9 +90,10 @@ def create(
 
 
 def _storing(
-    context: Context, request: BatchRequest, environment: Environment, owner: str
+    context: Context, request: BatchRequest, checked: submission.Checked, owner: str
 ) -> Callable[[Session], tuple[int, dict[str, Any]]]:
     """What stores a checked batch, in a transaction, and gives the answer."""
+    environment, base = checked
     environment_id = submission.register(context, environment)
     similar = novelty.find(context, request, environment.name, owner)
 
@@ -85,13 +106,11 @@ def _storing(
             request.profile,
             request.hardware_class,
             request.conditions,
-            isolated=needs_isolation(
-                request.executor,
-                request.ideator,
-                allow_unisolated=request.options.allow_unisolated,
-            ),
+            isolated=submission.wants_isolation(session, request, environment, base),
         )
-        batch_id = batches.create(context.db, session, request, owner, environment_id, on, similar)
+        batch_id = batches.create(
+            context.db, session, request, owner, environment_id, on, similar, base=base
+        )
         batch = get(session, schema.Batch, batch_id, "batch")
         return 202, batch_body(context, session, batch).wire()
 

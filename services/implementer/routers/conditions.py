@@ -97,6 +97,7 @@ def equate(
             [request.conditions, request.equals],
             owner,
             context.db.now(session),
+            despite_difference=request.despite_difference,
         )
         return _equivalence_body(session, row)
 

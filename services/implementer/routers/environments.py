@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Response
+from fastapi.responses import JSONResponse
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from assay.contracts.base import ItemsOrNone, Name, Page, Request, Seed, ShortName
+from assay.contracts.base import (
+    ItemsOrNone,
+    Name,
+    Named,
+    Page,
+    Request,
+    Seed,
+    ShortName,
+    Storable,
+)
+from assay.contracts.bases import PromotionBody
 from assay.contracts.environment import (
     BaselineBody,
     CodebaseFiles,
@@ -17,16 +29,20 @@ from assay.contracts.environment import (
 )
 from assay.domain.conditions import Conditions
 from assay.environments.catalog import Environment
+from assay.patching.guard import MAX_FILES
 from assay.storage import baselines, batches, conditions, fits, schema
+from assay.storage.environments import get_codebase
 from assay.storage.measurements import Terms
 from assay.storage.rows import get
-from services.implementer import submission
+from services.implementer import bases, codebases, submission
 from services.implementer.context import Context
 from services.implementer.dependencies import ContextDep, IdQuery, NamePath, OwnerDep, get_owner
 from services.implementer.views.environments import baseline_body, environment_bodies
 from services.implementer.views.verdicts import prior_body
 
 router = APIRouter(tags=["environments"], dependencies=[Depends(get_owner)])
+#: Of a file's name, and of its content, at most; the guard's bounds are narrower.
+MAX_NAME, MAX_FILE_CHARACTERS = 1_000, 16 << 20
 
 
 class BaselineRequest(Request):
@@ -63,10 +79,62 @@ def read(name: NamePath, context: ContextDep) -> EnvironmentBody:
 
 
 @router.get("/environments/{name}/codebase")
-def codebase(name: NamePath, context: ContextDep) -> CodebaseFiles:
-    """The baseline codebase: everything an idea may read and change."""
+def codebase(
+    name: NamePath,
+    context: ContextDep,
+    owner: OwnerDep,
+    base: Annotated[
+        ShortName | None,
+        Query(description="A base, as a batch names it; by default the baseline."),
+    ] = None,
+) -> CodebaseFiles:
+    """The baseline codebase, or a base: everything an idea may read and change."""
     environment = context.environments.get(name)
-    return CodebaseFiles(id=environment.codebase_hash, files=environment.codebase)
+    found = bases.resolve(context, environment, base, owner, where="base")
+    if found is None:
+        return _codebase_body(environment, environment.codebase_hash, environment.codebase)
+    files = get_codebase(context.store, found.codebase)
+    return _codebase_body(environment, found.codebase, files)
+
+
+@router.get("/environments/{name}/bases")
+def list_bases(name: NamePath, context: ContextDep, owner: OwnerDep) -> Page[PromotionBody]:
+    """What was promoted in this version of an environment: by name, the latest of each first."""
+    environment = context.environments.get(name)
+    with context.db.read() as session:
+        return Page(data=bases.promotion_bodies(session, environment.id, owner))
+
+
+class CodebaseRequest(Request):
+    """Text files, by their names in the codebase."""
+
+    files: Annotated[
+        dict[
+            Annotated[str, Field(min_length=1, max_length=MAX_NAME), Storable()],
+            Annotated[str, Field(max_length=MAX_FILE_CHARACTERS), Storable()],
+        ],
+        Named(MAX_FILES),
+    ] = Field(
+        description="All of them: what is left out is not there. Together at most 256 KiB more "
+        "than the environment's own, whose protected files are unchanged.",
+    )
+
+
+@router.post(
+    "/environments/{name}/codebases",
+    status_code=201,
+    response_model=CodebaseFiles,
+    responses={200: {"description": "The same files are there already.", "model": CodebaseFiles}},
+)
+def upload_codebase(name: NamePath, request: CodebaseRequest, context: ContextDep) -> Response:
+    """Store a codebase, so that an idea can name it as its `codebase`.
+
+    One that no idea names is removed after a while; send it again then.
+    """
+    environment = context.environments.get(name)
+    stored = codebases.upload(context, environment, request.files)
+    body = _codebase_body(environment, stored.sha256, request.files)
+    return JSONResponse(body.wire(), 201 if stored.is_new else 200)
 
 
 @router.get("/environments/{name}/baseline")
@@ -143,6 +211,12 @@ def refit(name: NamePath, request: FitRequest, context: ContextDep, owner: Owner
     with context.write() as session:
         row = get(session, schema.Environment, environment_id, "environment")
         return prior_body(fits.refit(context.db, session, row, request.profile, on, owner))
+
+
+def _codebase_body(
+    environment: Environment, sha256: str, files: Mapping[str, str]
+) -> CodebaseFiles:
+    return CodebaseFiles(id=sha256, environment=environment.id, files=dict(files))
 
 
 def _conditions(

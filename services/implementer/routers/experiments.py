@@ -1,36 +1,57 @@
-"""Experiments and their implementations: read, list, cancel, retry; diff, logs, result."""
+"""Experiments and their implementations: read, list, cancel, repeat; diff, logs, result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from assay.contracts.base import Page, ShortName
+from assay.contracts.base import Page
+from assay.contracts.bases import PromoteRequest, PromotionBody
 from assay.contracts.batch import (
+    BatchBody,
+    ConfirmRequest,
     CurvePoint,
     ExperimentBody,
     ImplementationBody,
-    PairBody,
     ResultBody,
 )
 from assay.domain.errors import NotFound
-from assay.domain.isolation import needs_isolation
 from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState
 from assay.patching import unified_diff
-from assay.storage import batches, caps, conditions, environments, repairs, retries, schema
+from assay.storage import (
+    batches,
+    caps,
+    conditions,
+    environments,
+    repairs,
+    reproductions,
+    retries,
+    schema,
+)
+from assay.storage.bases import base_of, needs_sandbox
 from assay.storage.rows import get
-from services.implementer import submission, telemetry
-from services.implementer.dependencies import ContextDep, IdPath, IdQuery, OwnerDep, PageDep
+from services.implementer import bases, submission, telemetry
+from services.implementer.bundles import experiment_bundle
+from services.implementer.confirming import confirmation
+from services.implementer.dependencies import (
+    ContextDep,
+    IdPath,
+    IdQuery,
+    KeyDep,
+    OwnerDep,
+    PageDep,
+)
+from services.implementer.owned import batch_of, owned_experiment
 from services.implementer.paging import after, page_of, position_of
-from services.implementer.routers.batches import owned_batch
+from services.implementer.routers.batches import PRICED, DryRunQuery, owned_batch, submit
 from services.implementer.streams import log_stream, wants_stream
 from services.implementer.telemetry import LogReading, Stream
-from services.implementer.views.experiments import experiment_bodies, pair_body
+from services.implementer.views.confirmations import experiment_bodies
 from services.implementer.views.measurements import (
     artifact_bodies,
     implementation_body,
@@ -38,20 +59,14 @@ from services.implementer.views.measurements import (
 )
 
 router = APIRouter(tags=["experiments"])
+#: What a diff is made against.
+Against = Literal["base", "baseline"]
 
 
-def owned_experiment(session: Session, experiment_id: str, owner: str) -> schema.Experiment:
-    """An experiment of that owner. Raises NotFound, also for another owner's."""
-    experiment = get(session, schema.Experiment, experiment_id, "experiment")
-    if batch_of(session, experiment_id).owner != owner:
-        raise NotFound(f"experiment {experiment_id!r} was not found")
-    return experiment
+class ZipResponse(Response):
+    """A zip archive."""
 
-
-def batch_of(session: Session, experiment_id: str) -> schema.Batch:
-    """The batch of an experiment that exists."""
-    experiment = get(session, schema.Experiment, experiment_id, "experiment")
-    return get(session, schema.Batch, experiment.batch_id, "batch")
+    media_type = "application/zip"
 
 
 @router.get("/experiments")
@@ -124,9 +139,11 @@ def retry(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> Respon
     with context.write() as session:
         found = retries.experiment(context.db, session, experiment_id)
         if found.is_new:
-            isolated = needs_isolation(
+            isolated = needs_sandbox(
+                session,
                 batch.executor,
                 batch.ideator,
+                batch.base_id,
                 allow_unisolated=caps.options_of(batch).allow_unisolated,
             )
             conditions.choose(
@@ -143,22 +160,104 @@ def retry(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> Respon
     return JSONResponse(body, 202 if found.is_new else 200, headers)
 
 
-@router.get("/experiments/{experiment_id}/comparison")
-def compare(
+@router.post(
+    "/experiments/{experiment_id}/reproduce",
+    status_code=202,
+    response_model=ExperimentBody,
+    responses={200: {"description": "It was asked for before.", "model": ExperimentBody}},
+)
+def reproduce(
     experiment_id: IdPath,
-    other: Annotated[ShortName, Query(alias="with", description="Another experiment.")],
     context: ContextDep,
     owner: OwnerDep,
-) -> PairBody:
-    """An experiment beside another, which takes the place of the baseline."""
+    queue: Annotated[
+        bool, Query(description="Also where no live worker measures under its conditions.")
+    ] = False,
+) -> Response:
+    """Measure a result again, to see whether it agrees: another experiment, in a batch of its own.
+
+    It has the same codebase, seeds, profile, environment and conditions, and measurements that
+    count nowhere else. Repeating it while the reproduction waits or runs changes nothing. Once
+    that has ended, its `agreement` says what came of it.
+    """
     with context.db.read() as session:
-        rows = [owned_experiment(session, id_, owner) for id_ in (experiment_id, other)]
-        return pair_body(session, *rows)
+        row = owned_experiment(session, experiment_id, owner)
+        batch = get(session, schema.Batch, row.batch_id, "batch")
+    submission.known_environment(context, batch.environment_id)
+    context.store.check()
+    with context.write() as session:
+        found = reproductions.request(context.db, session, experiment_id, queue=queue)
+        made = get(session, schema.Experiment, found.id, "experiment")
+        body = experiment_bodies(session, [made])[0].wire()
+    headers = {"Location": f"/v1/experiments/{found.id}"}
+    return JSONResponse(body, 202 if found.is_new else 200, headers)
+
+
+@router.post(
+    "/experiments/{experiment_id}/confirm",
+    status_code=202,
+    response_model=BatchBody,
+    responses=PRICED,
+)
+def confirm(
+    experiment_id: IdPath,
+    request: ConfirmRequest,
+    context: ContextDep,
+    owner: OwnerDep,
+    key: KeyDep = None,
+    dry_run: DryRunQuery = False,
+) -> Response:
+    """Measure a result again in a batch of its own: on fresh seeds, scored on the sealed split.
+
+    An environment without a sealed split is scored as before. The baseline is measured on the
+    same seeds and the same split. No ideator sees what comes of it.
+    """
+    with context.db.read() as session:
+        rows = [owned_experiment(session, id_, owner) for id_ in (experiment_id, *request.beside)]
+        wanted = confirmation(session, rows, request)
+        own = base_of(get(session, schema.Batch, rows[0].batch_id, "batch"))
+    base = own if request.base is None else None
+    endpoint = f"POST /v1/experiments/{experiment_id}/confirm"
+    return submit(endpoint, wanted, context, owner, key, dry_run=dry_run, base=base)
+
+
+@router.post(
+    "/experiments/{experiment_id}/promote",
+    status_code=201,
+    response_model=PromotionBody,
+    responses={200: {"description": "It has the name already.", "model": PromotionBody}},
+)
+def promote(
+    experiment_id: IdPath, request: PromoteRequest, context: ContextDep, owner: OwnerDep
+) -> Response:
+    """Give a confirmed codebase a name that later batches can start from as their `base`.
+
+    The latest confirmation must claim it to be better than what the name stands for, or than the
+    baseline if the name is new. Every owner of the service can use the name, and so read the
+    codebase; the idea and the experiment stay their owner's. What the name stood for before stays
+    in its history, and batches and searches that were submitted keep it.
+    """
+    with context.write() as session:
+        row = owned_experiment(session, experiment_id, owner)
+        found = bases.promote(context, session, row, request.name)
+        body = bases.promotion_body(session, found.row, owner, is_current=True).wire()
+    return JSONResponse(body, 201 if found.is_new else 200)
 
 
 @router.get("/experiments/{experiment_id}/diff", response_class=PlainTextResponse)
-def diff(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> str:
-    """What was changed: the experiment's codebase against the baseline, as a unified diff."""
+def diff(
+    experiment_id: IdPath,
+    context: ContextDep,
+    owner: OwnerDep,
+    against: Annotated[
+        Against,
+        Query(description="`baseline`: the environment's own code, also if there is a base."),
+    ] = "base",
+) -> str:
+    """What was changed: the experiment's codebase against its base, as a unified diff.
+
+    An experiment without a base is compared with the environment's own code.
+    """
     with context.db.read() as session:
         row = owned_experiment(session, experiment_id, owner)
         if row.codebase_id is None:
@@ -168,9 +267,11 @@ def diff(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> str:
                 code="no_codebase",
             )
         batch = get(session, schema.Batch, row.batch_id, "batch")
-        baseline = get(session, schema.Environment, batch.environment_id, "environment").codebase
+        before = get(session, schema.Environment, batch.environment_id, "environment").codebase
+        if against == "base" and batch.base_id is not None:
+            before = batch.base_id
     return unified_diff(
-        environments.get_codebase(context.store, baseline),
+        environments.get_codebase(context.store, before),
         environments.get_codebase(context.store, row.codebase_id),
     )
 
@@ -262,16 +363,33 @@ def result(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> Resul
         bodies = [measurement_body(session, m) for m in rows]
         return ResultBody(
             experiment=row.id,
-            metric_name=metric.name,
+            metric_name=body.metric_name,
             direction=metric.direction.value,
             metric=body.metric,
             reward=body.reward,
             comparison=body.comparison,
+            against_baseline=body.against_baseline,
             used=body.used,
             promotable=bool(bodies) and all(m.promotable for m in bodies),
             measurements=bodies,
             artifacts=_artifacts(session, rows),
         )
+
+
+@router.get("/experiments/{experiment_id}/bundle", response_class=ZipResponse)
+def bundle(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> Response:
+    """Everything that it takes to measure a result again without a service, as a zip.
+
+    It holds the codebase, the environment, what was measured and how, and a `run.py`. Held-out
+    keys are not in it.
+    """
+    body = result(experiment_id, context, owner)
+    with context.db.read() as session:
+        row = get(session, schema.Experiment, experiment_id, "experiment")
+        now = context.db.now(session)
+        data = experiment_bundle(session, context.store, row, body, now)
+    name = f'attachment; filename="{row.id}.zip"'
+    return ZipResponse(data, headers={"Content-Disposition": name})
 
 
 def _artifacts(session: Session, rows: Sequence[schema.Measurement]) -> list[Any]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from fastapi import APIRouter, Depends
 from starlette.concurrency import run_in_threadpool
 
 from assay.contracts.worker import (
+    SCORED_ON,
     ClaimRequest,
     FinishRequest,
     FinishResponse,
     ProgressRequest,
+    RescoreReport,
     SyncRequest,
     SyncResponse,
     WorkerBody,
@@ -22,7 +24,7 @@ from assay.domain.failure_codes import reported_failure
 from assay.domain.metrics import LARGEST_METRIC
 from assay.domain.states import AttemptState, MeasurementKind
 from assay.storage import attempts, environments, workers
-from assay.storage.attempts import Outcome, Telemetry
+from assay.storage.attempts import Outcome, Rescored, Telemetry
 from assay.storage.objects import attempt_prefix
 from assay.telemetry.logs import keep
 from services.implementer import intake
@@ -116,8 +118,11 @@ def finish(
         manifest = environments.manifest(session, of.environment)
     lease = Lease(attempt, worker_id, request.lease_token)
     prefix = attempt_prefix(of.measurement, attempt, request.lease_token)
-    metric = None if of.kind is MeasurementKind.SMOKE else _metric(request, manifest.metric.name)
-    outcome = _outcome(request, metric, prefix, manifest.failures)
+    name = None
+    if of.kind.is_scored:
+        _check_split(request, of.kind)
+        name = manifest.metric.deciding(of.kind)
+    outcome = _outcome(request, name, prefix, manifest.failures)
     telemetry = _telemetry(context, lease, request)
     intake.store_files(context, prefix, request.artifacts)
     intake.write_manifest(context, lease, of.measurement, outcome)
@@ -136,39 +141,58 @@ def finish(
     return FinishResponse(state=state.value)
 
 
-def _metric(request: FinishRequest, name: str) -> float | None:
-    """What a success measured; None for another end."""
-    if request.state != "succeeded":
-        return None
-    metric = request.metrics.get(name)
-    if metric is None or not abs(metric) <= LARGEST_METRIC:
+def _check_split(request: FinishRequest, kind: MeasurementKind) -> None:
+    """Refuse a confirmation by a worker that knows no such kind: it scored on `search`."""
+    is_confirmed = kind is MeasurementKind.CONFIRM and request.state == "succeeded"
+    if is_confirmed and request.provenance.get(SCORED_ON) is None:
         raise InvalidInput.field(
-            "/metrics",
-            f"a success needs {name!r}, finite and at most {LARGEST_METRIC:g} in size; report a "
-            "failure instead",
-            "metric_missing",
+            f"/provenance/{SCORED_ON}",
+            "a confirmation has to say which split it was scored on; upgrade the worker",
+            "split_missing",
         )
-    return metric
 
 
 def _outcome(
-    request: FinishRequest, metric: float | None, prefix: str, declared: Collection[str]
+    request: FinishRequest, name: str | None, prefix: str, declared: Collection[str]
 ) -> Outcome:
+    """What is reported; `name` is the metric that a success has, None for one without."""
     failure = request.failure
+    measured = name if request.state == "succeeded" else None
     return Outcome(
         state=AttemptState(request.state),
         failure=reported_failure(failure.stage, failure.code, failure.message, declared)
         if failure
         else None,
         unclear=request.unclear,
-        metric=metric,
+        metric=_metric(request.metrics, measured, "/metrics") if measured else None,
         metrics=request.metrics,
+        rescored=_rescored(request.rescore, measured) if measured else None,
         provenance=request.provenance,
         prefix=prefix,
         artifacts=tuple(entry.model_dump(exclude={"data"}) for entry in request.artifacts),
         started=request.started,
         seconds=request.seconds or 0.0,
     )
+
+
+def _rescored(report: RescoreReport | None, name: str) -> Rescored | None:
+    if report is None:
+        return None
+    metric = _metric(report.metrics, name, "/rescore/metrics")
+    return Rescored(metric, report.metrics, report.seconds)
+
+
+def _metric(metrics: Mapping[str, float], name: str, field: str) -> float:
+    """The number that an evaluation is about. Raises InvalidInput if it is not there."""
+    metric = metrics.get(name)
+    if metric is None or not abs(metric) <= LARGEST_METRIC:
+        raise InvalidInput.field(
+            field,
+            f"a success needs {name!r}, finite and at most {LARGEST_METRIC:g} in size; report a "
+            "failure instead",
+            "metric_missing",
+        )
+    return metric
 
 
 def _telemetry(

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from assay.contracts.base import Page
 from assay.contracts.batch import MeasurementBody, SystemSample
+from assay.domain.conditions import OWN_OWNER
 from assay.domain.errors import Gone, NotFound
 from assay.domain.states import MeasurementKind, MeasurementState
 from assay.storage import caps, retries, schema
@@ -25,8 +26,8 @@ from services.implementer.dependencies import (
     OwnerDep,
     PageDep,
 )
+from services.implementer.owned import owned_experiment
 from services.implementer.paging import after, page_of
-from services.implementer.routers.experiments import owned_experiment
 from services.implementer.telemetry import Stream
 from services.implementer.views.measurements import artifact_bodies, measurement_body
 
@@ -43,7 +44,7 @@ def list_(
     state: MeasurementState | None = None,
 ) -> Page[MeasurementBody]:
     """Measurements, oldest first. Those of the baseline belong to whoever asked first, and
-    controls, which the scheduler asks for, to everybody."""
+    controls that the scheduler asks for to everybody."""
     filters = {"experiment": experiment, "environment": environment, "state": state}
     table = schema.Measurement
     query = select(table).order_by(table.id)
@@ -64,9 +65,8 @@ def list_(
                 link.experiment_id == experiment
             )
         else:
-            query = query.where(
-                (table.owner == owner) | (table.kind == MeasurementKind.CONTROL.value)
-            )
+            of_hosts = (table.kind == MeasurementKind.CONTROL.value) & (table.owner == OWN_OWNER)
+            query = query.where((table.owner == owner) | of_hosts)
         rows = session.scalars(query.limit(page.limit + 1)).all()
         return page_of(rows, page, filters, lambda r: r.id, lambda r: measurement_body(session, r))
 

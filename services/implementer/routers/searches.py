@@ -14,6 +14,8 @@ from assay.contracts.base import MAX_INTEGER, Page
 from assay.contracts.batch import BatchBody, BatchOptions, EventBody
 from assay.contracts.search import (
     MAX_EPOCH_BYTES,
+    AnswerBody,
+    AnswerRequest,
     EpochBody,
     EpochRequest,
     PauseRequest,
@@ -22,13 +24,13 @@ from assay.contracts.search import (
     bytes_of,
 )
 from assay.domain.errors import NotFound
-from assay.domain.isolation import needs_isolation
 from assay.domain.states import SearchState
 from assay.environments.catalog import Environment
 from assay.storage import conditions, idempotency, schema, searches
+from assay.storage.bases import base_of, needs_sandbox
 from assay.storage.batches import Similar
 from assay.storage.rows import get
-from services.implementer import novelty, submission
+from services.implementer import bases, novelty, submission
 from services.implementer.context import Context
 from services.implementer.dependencies import (
     ContextDep,
@@ -47,7 +49,12 @@ from services.implementer.streams import (
     wants_stream,
 )
 from services.implementer.views.batches import batch_body
-from services.implementer.views.measurements import epoch_body, search_bodies, search_body
+from services.implementer.views.measurements import (
+    answer_body,
+    epoch_body,
+    search_bodies,
+    search_body,
+)
 
 router = APIRouter(tags=["searches"])
 Number = Annotated[int, Path(ge=0, le=10_000)]
@@ -72,10 +79,11 @@ def create(
     submission.check_cap(
         context, request.executor, owner, request.caps, field="/caps/max_cost_usd"
     )
+    base = bases.resolve(context, environment, request.base, owner)
     environment_id = submission.register(context, environment)
 
     def action(session: Session) -> tuple[int, dict[str, Any]]:
-        search_id = searches.create(context.db, session, request, owner, environment_id)
+        search_id = searches.create(context.db, session, request, owner, environment_id, base)
         row = get(session, schema.Search, search_id, "search")
         return 201, search_body(context, session, row).wire()
 
@@ -161,9 +169,10 @@ async def events(
     after_id: Annotated[int, Query(alias="after", ge=0, le=MAX_INTEGER)] = 0,
     last_event_id: Annotated[int | None, Header(ge=0, le=MAX_INTEGER)] = None,
 ) -> Any:
-    """Pauses and the end of a search: a page of JSON, or a stream, as of a batch's events.
+    """Pauses, answers that could not be read, and the end of a search.
 
-    What changes in an epoch is among the events of its batch.
+    A page of JSON, or a stream, as of a batch's events. What changes in an epoch is among the
+    events of its batch.
     """
     start = max(after_id, last_event_id or 0)
     found = await run_in_threadpool(_event_page, context, search_id, owner, start, page)
@@ -211,6 +220,55 @@ def list_epochs(
             filters,
             lambda epoch: epoch.number,
             lambda epoch: bytes_of(epoch.ideas),
+            MAX_EPOCH_BYTES,
+        )
+
+
+@router.put(
+    "/searches/{search_id}/answers/{answer_id}",
+    status_code=201,
+    response_model=AnswerBody,
+    responses={200: {"description": "The same answer was kept before.", "model": AnswerBody}},
+)
+def put_answer(
+    search_id: IdPath,
+    answer_id: IdPath,
+    request: AnswerRequest,
+    context: ContextDep,
+    owner: OwnerDep,
+) -> Response:
+    """Keep an answer of the ideator, under an id of the client's."""
+    with context.write() as session:
+        owned_search(session, search_id, owner)
+        is_new = searches.put_answer(context.db, session, search_id, answer_id, request)
+        row = session.get_one(schema.IdeatorAnswer, (search_id, answer_id))
+        body = answer_body(row).wire()
+    return JSONResponse(body, 201 if is_new else 200)
+
+
+@router.get("/searches/{search_id}/answers")
+def list_answers(
+    search_id: IdPath,
+    context: ContextDep,
+    owner: OwnerDep,
+    page: EpochPageDep,
+    unread: Annotated[
+        bool, Query(description="Those alone that could not be read in whole.")
+    ] = False,
+) -> Page[AnswerBody]:
+    """The answers of a search's ideator, oldest first."""
+    filters = {"search": search_id, "unread": unread}
+    last = after(page, filters)
+    with context.db.read() as session:
+        owned_search(session, search_id, owner)
+        start = "" if last is None else str(last)
+        rows = searches.answers(session, search_id, after=start, unread=unread)
+        return page_within(
+            (answer_body(row) for row in rows),
+            page,
+            filters,
+            lambda answer: answer.id,
+            lambda answer: len(answer.model_dump_json()),
             MAX_EPOCH_BYTES,
         )
 
@@ -267,8 +325,12 @@ def submit_epoch(
             environment.manifest,
             search.profile,
             search.hardware_class,
-            isolated=needs_isolation(
-                search.executor, search.ideator, allow_unisolated=chosen.allow_unisolated
+            isolated=needs_sandbox(
+                session,
+                search.executor,
+                search.ideator,
+                search.base_id,
+                allow_unisolated=chosen.allow_unisolated,
             ),
         )
         batch_id, is_new = searches.submit_epoch(
@@ -291,6 +353,6 @@ def _prepare(
         epoch = session.get(schema.Epoch, (search.id, number))
     if epoch is None or epoch.batch_id is not None:
         return []  # which is refused, or done
-    submission.check_smoke(context, environment, search, options)
+    submission.check_smoke(context, environment, search, options, base_of(search))
     request = searches.epoch_request(search, epoch, options)
     return novelty.find(context, request, environment.name, search.owner)

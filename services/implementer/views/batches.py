@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import (
+    BaseBody,
     BaselineSummary,
     BatchBody,
     BestSummary,
@@ -16,6 +17,7 @@ from assay.contracts.batch import (
     EventBody,
     Funnel,
     Links,
+    MeasuredBaseBody,
     Usage,
 )
 from assay.contracts.caps import CapBody
@@ -31,7 +33,7 @@ from services.implementer.views.verdicts import BaselineStats
 
 def batch_body(context: Context, session: Session, batch: schema.Batch) -> BatchBody:
     """A batch with its counts, funnel, usage, baseline and best result."""
-    stats = BaselineStats.of(session, batch)
+    stats = BaselineStats.of_environment(session, batch)
     baseline = stats.exact
     counts, funnel = _counts(session, batch.id)
     path = f"/v1/batches/{batch.id}"
@@ -42,6 +44,7 @@ def batch_body(context: Context, session: Session, batch: schema.Batch) -> Batch
         profile=batch.profile,
         hardware_class=batch.hardware_class,
         conditions=batch.conditions_id or None,
+        kind=batch.kind,
         executor=batch.executor,
         ideator=batch.ideator,
         state=batch.state,
@@ -51,6 +54,7 @@ def batch_body(context: Context, session: Session, batch: schema.Batch) -> Batch
         caps=_caps(context, session, batch),
         not_done=_not_done(session, batch.id),
         waits_for=_waits_for(context, session, batch),
+        base=_measured_base(session, batch),
         baseline=BaselineSummary(
             mean=shown(baseline.mean) if baseline else None,
             spread=shown(baseline.spread) if baseline and baseline.n > 1 else None,
@@ -67,6 +71,30 @@ def batch_body(context: Context, session: Session, batch: schema.Batch) -> Batch
         finished_at=batch.finished_at,
         links=Links(
             self=path, experiments=f"/v1/experiments?batch={batch.id}", events=f"{path}/events"
+        ),
+    )
+
+
+def base_body(row: schema.Batch | schema.Search) -> BaseBody | None:
+    """The base of a batch or search, if it has one."""
+    return None if row.base_id is None else BaseBody(name=row.base, codebase=row.base_id)
+
+
+def _measured_base(session: Session, batch: schema.Batch) -> MeasuredBaseBody | None:
+    if batch.base_id is None:
+        return None
+    # An idea chose its code, so only rounded results may be averaged.
+    stats = BaselineStats.of(session, batch)
+    found = stats.rounded
+    return MeasuredBaseBody(
+        name=batch.base,
+        codebase=batch.base_id,
+        measured=BaselineSummary(
+            mean=shown(found.mean) if found else None,
+            spread=shown(found.spread) if found and found.n > 1 else None,
+            n=found.n if found else 0,
+            pending=stats.pending,
+            failed=stats.failed,
         ),
     )
 

@@ -18,8 +18,14 @@ from assay.contracts.environment import (
 from assay.domain.conditions import Conditions
 from assay.domain.metrics import Sample
 from assay.domain.rounding import Bits, shown, shown_or_none
-from assay.environments.catalog import Environment
-from assay.storage import baselines, disclosure, measurements, schema
+from assay.domain.states import MeasurementKind
+from assay.domain.wear import grows
+from assay.environments.catalog import RULES, Environment
+from assay.storage import baselines, conditions, disclosure, measurements, schema
+from services.implementer.views.confirmations import gaps
+
+#: So many batches that confirm something tell whether a split is worn.
+_LATEST = 50
 
 
 def environment_bodies(
@@ -27,10 +33,21 @@ def environment_bodies(
 ) -> list[EnvironmentBody]:
     """Environments on disk, with what results have shown of their held-out splits."""
     bits = disclosure.shown_bits(session, [environment.id for environment in environments])
-    return [_environment_body(environment, bits[environment.id]) for environment in environments]
+    return [
+        _environment_body(
+            environment, bits[environment.id], gap_grows=_gap_grows(session, environment)
+        )
+        for environment in environments
+    ]
 
 
-def _environment_body(environment: Environment, bits: Bits) -> EnvironmentBody:
+def _gap_grows(session: Session, environment: Environment) -> bool:
+    """Whether results of some profile improve ever more beside what confirmations find."""
+    profiles = environment.manifest.profiles
+    return any(grows(gaps(session, environment.id, profile, _LATEST)) for profile in profiles)
+
+
+def _environment_body(environment: Environment, bits: Bits, *, gap_grows: bool) -> EnvironmentBody:
     manifest = environment.manifest
     return EnvironmentBody(
         id=environment.id,
@@ -51,6 +68,8 @@ def _environment_body(environment: Environment, bits: Bits) -> EnvironmentBody:
                 memory_gb=profile.memory_gb,
                 budget=profile.budget.model_dump(exclude_none=True),
                 baseline_seeds=baselines.seeds_wanted(profile),
+                in_words=profile.in_words,
+                notes=environment.profile_notes(name),
             )
             for name, profile in manifest.profiles.items()
         ],
@@ -58,17 +77,25 @@ def _environment_body(environment: Environment, bits: Bits) -> EnvironmentBody:
         recipes=list(manifest.recipes),
         failures=dict(manifest.failures),
         codebase=environment.codebase_hash,
-        splits=_splits(manifest, bits),
+        rules=environment.prompt(RULES),
+        splits=_splits(manifest, bits, gap_grows=gap_grows),
     )
 
 
-def _splits(manifest: EnvironmentManifest, bits: Bits) -> list[SplitBody]:
+def _splits(manifest: EnvironmentManifest, bits: Bits, *, gap_grows: bool) -> list[SplitBody]:
     each = {"search": bits.search}
-    if manifest.metric.confirmed is not None:
+    if manifest.metric.confirmed is not None or bits.sealed:
         each["sealed"] = bits.sealed
     budget = manifest.held_out_bits
+    adapted = {"search": gap_grows}
     return [
-        SplitBody(name=name, bits_shown=number, bits_budget=budget, worn=number > budget)
+        SplitBody(
+            name=name,
+            bits_shown=number,
+            bits_budget=budget,
+            worn=number > budget or adapted.get(name, False),
+            gap_grows=adapted.get(name, False),
+        )
         for name, number in each.items()
     ]
 
@@ -90,11 +117,14 @@ def baseline_body(
         profile=profile,
         hardware_class=on.hardware_class,
         conditions=on.id or None,
+        facts=conditions.facts_by_id(session, [on.id]).get(on.id, {}),
         metric=metric,
         mean=shown(sample.mean) if sample else None,
         spread=shown_or_none(sample.spread) if sample else None,
         seeds=list(values),
         values=list(values.values()),
+        kind=MeasurementKind.SCORE.value,
+        measurements=[scored.measurement for scored in scores.values()],
         pending=len(progress.pending),
         pending_seeds=list(progress.pending),
         failed=len(progress.failed),

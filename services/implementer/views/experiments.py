@@ -8,29 +8,26 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from assay.contracts.base import FailureBody
 from assay.contracts.batch import (
+    AgreementBody,
+    BaseBody,
     ExperimentBody,
     IdeaBody,
-    PairBody,
     RepairBody,
     SimilarBody,
     UsedBody,
 )
-from assay.domain.errors import Conflict, NotFound
-from assay.domain.metrics import mean, over_seeds, reward
-from assay.domain.rounding import (
-    shown,
-    shown_metrics,
-    shown_provenance,
-    whole,
-)
+from assay.domain.metrics import over_seeds, reward
+from assay.domain.rounding import shown, shown_provenance, whole
 from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState
 from assay.domain.usage import mean_usage
-from assay.storage import conditions, measurements, repairs, schema
+from assay.storage import measurements, repairs, schema
 from assay.storage.rows import get
+from services.implementer.views.agreements import agreement_bodies
+from services.implementer.views.batches import base_body
 from services.implementer.views.verdicts import BaselineStats
 
 _TERMINAL = {s.value for s in TERMINAL_EXPERIMENT}
@@ -45,50 +42,31 @@ _USAGE = {
 }
 
 
-def experiment_bodies(session: Session, rows: Sequence[schema.Experiment]) -> list[ExperimentBody]:
-    """Experiments with their results; a fixed number of queries per batch."""
-    baselines: dict[str, BaselineStats] = {}
-    for batch_id in {row.batch_id for row in rows}:
-        batch = get(session, schema.Batch, batch_id, "batch")
-        baselines[batch_id] = BaselineStats.of(session, batch)
-    related = _Related.of(session, rows)
-    return [_body(row, baselines[row.batch_id], related) for row in rows]
+def plain_bodies(session: Session, rows: Sequence[schema.Experiment]) -> list[ExperimentBody]:
+    """Experiments with their own results; a fixed number of queries per batch.
 
-
-def pair_body(session: Session, one: schema.Experiment, other: schema.Experiment) -> PairBody:
-    """One experiment beside another, by seed where both were measured on it.
-
-    Raises:
-        NotFound: one has no result.
-        Conflict: they are of different environments or profiles.
+    What confirmations say of them is added by `confirmations.experiment_bodies`.
     """
-    related = _Related.of(session, [one, other])
-    mine, theirs = (
-        {m.seed: m.scored for m in related.measured.get(row.id, []) if m.scored is not None}
-        for row in (one, other)
-    )
-    for row in (one, other):
-        if row.state != ExperimentState.SUCCEEDED.value:
-            raise NotFound(f"{row.id} is {row.state} and has no result", code="no_result")
-    batch, others = (get(session, schema.Batch, row.batch_id, "batch") for row in (one, other))
-    for name in ("environment_id", "profile"):
-        if getattr(batch, name) != getattr(others, name):
-            raise Conflict(
-                f"{one.id} was measured on {getattr(batch, name)}, {other.id} on "
-                f"{getattr(others, name)}: their metrics say different things",
-                code="not_comparable",
-            )
-    stats = BaselineStats.instead(session, batch, theirs)
-    found = stats.compare(mine, conditions.that_differ(session, batch, others))
-    assert found is not None, "both have results"
-    return PairBody(
-        experiment=one.id,
-        other=other.id,
-        environment=batch.environment_id,
-        profile=batch.profile,
-        metric_name=stats.metric.name,
-        comparison=found,
-    )
+    compared = {
+        batch_id: _Compared.of(session, get(session, schema.Batch, batch_id, "batch"))
+        for batch_id in {row.batch_id for row in rows}
+    }
+    related = _Related.of(session, rows)
+    return [_body(row, compared[row.batch_id], related) for row in rows]
+
+
+class _Compared(NamedTuple):
+    """What the experiments of a batch are compared with; without a base, the baseline alone."""
+
+    stats: BaselineStats
+    base: BaseBody | None
+    baseline: BaselineStats | None
+
+    @classmethod
+    def of(cls, session: Session, batch: schema.Batch) -> _Compared:
+        base = base_body(batch)
+        baseline = None if base is None else BaselineStats.of_environment(session, batch)
+        return cls(BaselineStats.of(session, batch), base, baseline)
 
 
 class _Measured(NamedTuple):
@@ -111,13 +89,16 @@ class _Related:
     repairs: dict[str, list[RepairBody]]
     sharing: dict[tuple[str, str], list[str]]
     retried_as: dict[str, list[str]]
+    reproduced_as: dict[str, list[str]]
+    agreements: dict[str, AgreementBody]
 
     @classmethod
     def of(cls, session: Session, rows: Sequence[schema.Experiment]) -> _Related:
         ids = [row.id for row in rows]
-        ideas = session.scalars(
+        found_ideas = session.scalars(
             select(schema.Idea).where(schema.Idea.id.in_([row.idea_id for row in rows]))
         )
+        ideas = {idea.id: idea for idea in found_ideas}
         implementations = session.execute(
             select(schema.Implementation.experiment_id, schema.Implementation.id).where(
                 schema.Implementation.experiment_id.in_(ids)
@@ -137,20 +118,29 @@ class _Related:
             )
             .outerjoin(schema.Result, schema.Result.measurement_id == link.measurement_id)
             .join(schema.Measurement, schema.Measurement.id == link.measurement_id)
-            .where(link.experiment_id.in_(ids), link.role == repairs.SCORE)
+            .join(schema.Experiment, schema.Experiment.id == link.experiment_id)
+            .join(schema.Batch, schema.Batch.id == schema.Experiment.batch_id)
+            # A process of the version before asks for the kind `score`, whatever the batch is.
+            .where(
+                link.experiment_id.in_(ids),
+                link.role == repairs.SCORE,
+                schema.Measurement.kind == schema.Batch.kind,
+            )
             .order_by(schema.Measurement.seed, schema.Measurement.id)
         ):
             id_, seed, metrics, seconds, provenance, *scored = measurement
             found = None if metrics is None else measurements.Scored(*scored)
             measured[experiment].append(_Measured(id_, seed, found, metrics, seconds, provenance))
         return cls(
-            {idea.id: idea for idea in ideas},
+            ideas,
             dict(implementations),
             measured,
             _smokes(session, ids),
             _repairs(session, ids),
             cls._sharing(session, rows),
-            _retried_as(session, ids),
+            _repeated_as(session, ids, schema.Idea.retries),
+            _repeated_as(session, ids, schema.Idea.reproduces),
+            agreement_bodies(session, rows, ideas),
         )
 
     @staticmethod
@@ -182,15 +172,18 @@ def _smokes(session: Session, ids: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def _retried_as(session: Session, ids: Sequence[str]) -> dict[str, list[str]]:
+def _repeated_as(
+    session: Session, ids: Sequence[str], as_: InstrumentedAttribute[str | None]
+) -> dict[str, list[str]]:
+    """The experiments that measure these again; `as_`: the column that says so."""
     found: dict[str, list[str]] = defaultdict(list)
-    for retried, experiment in session.execute(
-        select(schema.Idea.retries, schema.Experiment.id)
+    for repeated, experiment in session.execute(
+        select(as_, schema.Experiment.id)
         .join(schema.Experiment, schema.Experiment.idea_id == schema.Idea.id)
-        .where(schema.Idea.retries.in_(ids))
+        .where(as_.in_(ids))
         .order_by(schema.Experiment.id)
     ):
-        found[retried or ""].append(experiment)
+        found[repeated or ""].append(experiment)
     return found
 
 
@@ -214,17 +207,15 @@ def _repairs(session: Session, ids: Sequence[str]) -> dict[str, list[RepairBody]
     return found
 
 
-def _body(row: schema.Experiment, baseline: BaselineStats, related: _Related) -> ExperimentBody:
+def _body(row: schema.Experiment, compared: _Compared, related: _Related) -> ExperimentBody:
+    stats, base, baseline = compared
     measured = related.measured.get(row.id, [])
     scored = {m.seed: m.scored for m in measured if m.scored is not None}
     rounded = [each.shown for each in scored.values()]
     seconds = [m.seconds for m in measured if m.seconds is not None]
     warm_ups = [w for m in measured if (w := (m.provenance or {}).get("train_warm_up_seconds"))]
-    name = baseline.metric.confirmed
-    metrics = [shown_metrics(m.metrics) for m in measured if name and m.metrics]
-    confirmed = [found[name] for found in metrics if name and name in found]
     succeeded = row.state == ExperimentState.SUCCEEDED.value
-    spec = baseline.metric
+    spec = stats.metric
     found = over_seeds(spec.judged, spec.direction, rounded) if succeeded else None
     metric = None if found is None else shown(found)
     twins = related.sharing.get((row.batch_id, row.codebase_id or ""), [])
@@ -241,16 +232,19 @@ def _body(row: schema.Experiment, baseline: BaselineStats, related: _Related) ->
         measurements=[m.id for m in measured],
         smokes=related.smokes.get(row.id, []),
         repairs=related.repairs.get(row.id, []),
-        metric_name=baseline.metric.name,
+        metric_name=stats.metric_name,
         metric=metric,
-        confirmed=shown(mean(confirmed)) if succeeded and confirmed else None,
-        reward=reward(baseline.metric.reward, metric),
-        comparison=baseline.compare(scored) if succeeded else None,
-        used=_used(measured, baseline.metric.name) if succeeded else None,
+        reward=reward(spec.reward, metric),
+        base=base,
+        comparison=stats.compare(scored) if succeeded else None,
+        against_baseline=baseline.compare(scored) if succeeded and baseline else None,
+        used=_used(measured, stats.metric_name) if succeeded else None,
         seconds=sum(map(whole, seconds)) if seconds else None,
         warm_up_seconds=sum(map(whole, warm_ups)) if warm_ups else None,
         shared_with=[twin for twin in twins if twin != row.id],
         retried_as=related.retried_as.get(row.id, []),
+        reproduced_as=related.reproduced_as.get(row.id, []),
+        agreement=related.agreements.get(row.id),
         created_at=row.created_at,
         finished_at=row.finished_at,
     )
@@ -278,5 +272,7 @@ def idea_body(row: schema.Idea) -> IdeaBody:
         parents=list(row.parents),
         confirms=row.confirms,
         retries=row.retries,
+        codebase=row.codebase_id,
+        reproduces=row.reproduces,
         similar=[SimilarBody(**alike) for alike in row.similar],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -14,12 +15,20 @@ from assay.contracts.batch import (
     AttemptBody,
     ImplementationBody,
     MeasurementBody,
+    RescoreBody,
     SampleBody,
 )
-from assay.contracts.search import BestOfEpoch, EpochBody, PauseBody, SearchBody
+from assay.contracts.search import (
+    AnswerBody,
+    BestOfEpoch,
+    EpochBody,
+    PauseBody,
+    SearchBody,
+)
 from assay.contracts.worker import ApartBody, Device, DeviceTrouble, WorkerBody
 from assay.domain.metrics import Direction, is_better
-from assay.domain.rounding import shown_metrics, shown_provenance
+from assay.domain.rounding import shown_metrics, shown_provenance, shown_rescore, whole
+from assay.domain.states import MeasurementKind
 from assay.storage import (
     caps,
     conditions,
@@ -31,14 +40,16 @@ from assay.storage import (
 )
 from assay.storage.retention import REMOVED_AT
 from services.implementer.context import Context
-from services.implementer.views.batches import batch_body, dollars, usage
+from services.implementer.views.batches import base_body, batch_body, dollars, usage
 
 
 def measurement_body(session: Session, row: schema.Measurement) -> MeasurementBody:
     """A measurement with its attempts and, if it has one, its result."""
     result = session.get(schema.Result, row.id)
     spec = environments.manifest(session, row.environment_id).metric
-    metrics = {**result.metrics, spec.name: result.metric} if result else {}
+    kind = MeasurementKind(row.kind)
+    name = spec.deciding(kind)
+    metrics = {**result.metrics, name: result.metric} if result and kind.is_scored else {}
     rounded = shown_metrics(metrics)
     attempts = session.scalars(
         select(schema.Attempt)
@@ -57,14 +68,27 @@ def measurement_body(session: Session, row: schema.Measurement) -> MeasurementBo
         replicate=row.replicate,
         state=row.state,
         failure=_failure(row.failure),
-        metric=rounded.get(spec.name),
+        metric=rounded.get(name),
         metrics=rounded,
-        provenance=shown_provenance(result.provenance, metrics, spec.name) if result else {},
-        promotable=bool(result and result.provenance.get("isolated")),
+        rescore=_rescore_body(session, row.id, metrics, name),
+        seconds=whole(result.seconds) if result else None,
+        provenance=shown_provenance(result.provenance, metrics, name) if result else {},
+        promotable=bool(result and kind.is_scored and result.provenance.get("isolated")),
         attempts=[_attempt_body(attempt) for attempt in attempts],
         created_at=row.created_at,
         finished_at=row.finished_at,
     )
+
+
+def _rescore_body(
+    session: Session, measurement_id: str, first: dict[str, Any], name: str
+) -> RescoreBody | None:
+    """The second evaluation, in no more digits than the first one is shown in."""
+    row = session.get(schema.Rescore, measurement_id)
+    if row is None:
+        return None
+    metrics = shown_rescore({**row.metrics, name: row.metric}, first)
+    return RescoreBody(metric=metrics[name], metrics=metrics, seconds=whole(row.seconds))
 
 
 def _attempt_body(row: schema.Attempt) -> AttemptBody:
@@ -211,8 +235,16 @@ def search_bodies(
     """Searches, each with the best metric so far per finished epoch."""
     ids = [row.id for row in rows]
     finished, pauses = searches.finished_epochs(session, ids), searches.pauses(session, ids)
+    answers = searches.answer_counts(session, ids)
     return [
-        _search_body(context, session, row, finished.get(row.id, []), pauses.get(row.id, []))
+        _search_body(
+            context,
+            session,
+            row,
+            finished.get(row.id, []),
+            pauses.get(row.id, []),
+            answers.get(row.id, (0, 0)),
+        )
         for row in rows
     ]
 
@@ -228,6 +260,7 @@ def _search_body(
     row: schema.Search,
     finished: Sequence[searches.FinishedEpoch],
     pauses: Sequence[searches.Pause],
+    answers: tuple[int, int],
 ) -> SearchBody:
     direction = environments.manifest(session, row.environment_id).metric.direction
     return SearchBody(
@@ -242,6 +275,7 @@ def _search_body(
         ideator=row.ideator,
         executor=row.executor,
         hardware_class=row.hardware_class,
+        base=base_body(row),
         config=row.config,
         caps=caps.spending_of(row),
         state=row.state,
@@ -253,9 +287,28 @@ def _search_body(
             )
             for pause in pauses
         ],
+        answers=answers[0],
+        answers_unread=answers[1],
         metadata=row.labels,
         created_at=row.created_at,
         finished_at=row.finished_at,
+    )
+
+
+def answer_body(row: schema.IdeatorAnswer) -> AnswerBody:
+    """An answer of a search's ideator, as it came."""
+    return AnswerBody(
+        id=row.id,
+        search=row.search_id,
+        epoch=row.epoch,
+        operator=row.operator,
+        asked=row.asked,
+        ideas=row.ideas,
+        unread=row.unread,
+        stop=row.stop,
+        text=row.text,
+        thinking=row.thinking,
+        created_at=row.created_at,
     )
 
 

@@ -1,4 +1,4 @@
-"""The baseline of a batch, and what the API says of a result beside it."""
+"""The baseline or base of a batch, and what the API says of a result beside it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from assay.contracts.environment import MetricSpec, PriorBody
 from assay.domain.conditions import UNRECORDED, Conditions, minor
 from assay.domain.metrics import Judged
 from assay.domain.rounding import shown, shown_or_none
+from assay.domain.states import MeasurementKind
 from assay.domain.verdicts import Judgement, Measured, Verdict, judge, judge_best
 from assay.storage import baselines, conditions, environments, fits, measurements, schema
 from assay.storage.measurements import Scored
@@ -30,6 +31,7 @@ class BaselineStats:
     """
 
     metric: MetricSpec
+    kind: MeasurementKind
     scores: Mapping[int, Scored]
     exact: Measured | None
     rounded: Measured | None
@@ -39,17 +41,33 @@ class BaselineStats:
     asked_at: datetime
     on: Conditions
 
+    @property
+    def metric_name(self) -> str:
+        """The number that counts in measurements of the batch's kind."""
+        return self.metric.deciding(self.kind)
+
     @classmethod
     def of(cls, session: Session, batch: schema.Batch) -> BaselineStats:
-        """The baseline of a batch: the seeds it asked for, under its conditions."""
+        """What `comparison` is with: the base of a batch, else its environment's baseline."""
+        return cls._of(session, batch, batch.base_id)
+
+    @classmethod
+    def of_environment(cls, session: Session, batch: schema.Batch) -> BaselineStats:
+        """The baseline of a batch's environment: the seeds it asked for, under its conditions."""
+        return cls._of(session, batch, None)
+
+    @classmethod
+    def _of(cls, session: Session, batch: schema.Batch, codebase: str | None) -> BaselineStats:
         environment = get(session, schema.Environment, batch.environment_id, "environment")
         manifest = environments.manifest(session, batch.environment_id)
-        seeds = baselines.seeds_of(manifest.profiles[batch.profile], batch.options)
+        kind = MeasurementKind(batch.kind).baseline
+        seeds = baselines.seeds_of(manifest.profiles[batch.profile], batch.options, kind)
         on = conditions.of_batch(session, batch)
-        where = (session, environment, batch.profile, on, seeds)
+        where = (session, environment, batch.profile, on, seeds, kind, codebase)
         scores, progress = measurements.baseline_scores(*where), baselines.progress(*where)
         return cls(
             metric=manifest.metric,
+            kind=kind,
             scores=scores,
             exact=_exact(scores),
             rounded=_rounded(scores),
@@ -62,20 +80,27 @@ class BaselineStats:
 
     @classmethod
     def instead(
-        cls, session: Session, batch: schema.Batch, other: Mapping[int, Scored]
+        cls,
+        session: Session,
+        environment_id: str,
+        profile: str,
+        on: Conditions,
+        other: Mapping[int, Scored],
+        asked_at: datetime,
+        kind: MeasurementKind,
     ) -> BaselineStats:
-        """Another result in the place of the baseline of a batch."""
-        manifest = environments.manifest(session, batch.environment_id)
-        on = conditions.of_batch(session, batch)
+        """Another result in the place of the baseline. `asked_at`: when the seeds of the one that
+        is compared with it were asked for."""
         return cls(
-            metric=manifest.metric,
+            metric=environments.manifest(session, environment_id).metric,
+            kind=kind,
             scores=other,
             exact=_exact(other),
             rounded=_rounded(other),
             pending=0,
             failed=0,
-            fit=fits.latest(session, batch.environment_id, batch.profile, on),
-            asked_at=batch.created_at,
+            fit=fits.latest(session, environment_id, profile, on),
+            asked_at=asked_at,
             on=on,
         )
 
@@ -141,6 +166,8 @@ class BaselineStats:
             "held-out data": {each.held_out for each in everything},
             "training data": {each.train for each in everything},
         }
+        if self.kind is MeasurementKind.CONFIRM:
+            facts["sealed data"] = {each.sealed for each in everything}
         if self.on.id == UNRECORDED:
             facts["torch"] = {each.torch and minor(each.torch) for each in everything}
         told = {name: sorted(filter(None, found)) for name, found in facts.items()}

@@ -18,7 +18,7 @@ from assay.analysis.text import (
 from assay.contracts.batch import ExperimentBody
 from assay.contracts.search import BestOfEpoch
 from assay.domain.metrics import Direction
-from assay.domain.verdicts import ALPHA, claimed
+from assay.domain.verdicts import ALPHA
 
 _ORDER = ("succeeded", "running", "queued", "implementing", "submitted", "failed", "cancelled")
 
@@ -36,6 +36,7 @@ class ExperimentRow:
     state: str
     metric: str
     confirmed: str
+    gap: str
     effect: str
     verdict: str
     compute: str
@@ -67,20 +68,35 @@ class BestRow:
 def rank(experiments: Iterable[ExperimentBody], direction: Direction) -> list[ExperimentBody]:
     """Best result first, then what has none: unfinished, failed, cancelled. Ties by position.
 
-    Where results were confirmed on a sealed split, that number ranks: the other one is the best
-    of many looks.
+    Of the results, those that a confirmation supports come first and those that one did not
+    support last, both by what it found: any other result is the best of many looks.
     """
     sign = 1.0 if direction is Direction.MINIMIZE else -1.0
 
-    def key(experiment: ExperimentBody) -> tuple[int, float, int]:
-        state = experiment.state
+    def key(experiment: ExperimentBody) -> tuple[int, int, float, int]:
+        state, confirmation = experiment.state, experiment.confirmation
         place = _ORDER.index(state) if state in _ORDER else len(_ORDER)
-        metric = experiment.metric if experiment.confirmed is None else experiment.confirmed
-        has_one = place == 0 and metric is not None and math.isfinite(metric)
-        value = sign * metric if has_one and metric is not None else math.inf
-        return place, value, experiment.position
+        is_claimed = None if confirmation is None else confirmation.claimed
+        standing = {True: 0, None: 1, False: 2}[is_claimed]
+        value = None if experiment.metric is None else sign * experiment.metric
+        if confirmation is not None and is_claimed is not None:
+            found = confirmation.comparison
+            value = None if found is None else -found.effect
+        if place > 0 or value is None or not math.isfinite(value):
+            value = math.inf
+        return place, standing, value, experiment.position
 
     return sorted(experiments, key=key)
+
+
+def _confirmed(experiment: ExperimentBody) -> str:
+    """What the latest confirmation of a result says."""
+    found = experiment.confirmation
+    if found is None:
+        return "–"
+    if found.claimed is None:
+        return found.state if found.comparison is None else "not decided yet"
+    return f"{'yes' if found.claimed else 'no'}, {format_effect(found.comparison)}"
 
 
 def experiment_rows(
@@ -97,7 +113,8 @@ def experiment_rows(
                 title=idea_title(experiment.idea.text, title_width),
                 state=experiment.state,
                 metric=format_number(experiment.metric),
-                confirmed=format_number(experiment.confirmed),
+                confirmed=_confirmed(experiment),
+                gap=format_number(found.gap if (found := experiment.confirmation) else None),
                 effect=format_effect(comparison),
                 verdict=format_verdict(comparison),
                 compute=format_multiple(experiment.used.compute if experiment.used else None),
@@ -111,24 +128,12 @@ def leads(experiments: Iterable[ExperimentBody]) -> tuple[int, int, float]:
     """Return how many results are called better, of how many, and how many luck alone would give.
 
     The last is the number if no idea had an effect. They are leads, and the best of many was
-    lucky too; what may be claimed is `claims`.
+    lucky too; what may be claimed, confirmations say.
     """
     found = [e.comparison for e in experiments if e.comparison and e.comparison.p is not None]
     judged = [c for c in found if c.verdict != "identical"]
     better = sum(c.verdict == "better" for c in judged)
     return better, len(judged), len(judged) * ALPHA / 2
-
-
-def claims(experiments: Sequence[ExperimentBody]) -> list[ExperimentBody]:
-    """Return the results of a confirmation that may be claimed to be better (Holm's procedure).
-
-    What failed, has no p value, or was looked at before counts among those that were tried.
-    """
-    found: list[tuple[float | None, float]] = []
-    for c in (e.comparison for e in experiments):
-        is_fresh = c is not None and c.verdict != "provisional" and not c.exploratory
-        found.append((c.p, c.effect) if c is not None and is_fresh else (None, 0.0))
-    return [e for e, is_claimed in zip(experiments, claimed(found), strict=True) if is_claimed]
 
 
 def failure_rows(

@@ -30,6 +30,8 @@ _WRAPPED = frozenset(
 )
 #: From these widths on there is room for the verdict in words, and for ids.
 _VERDICT_WIDTH, _ID_WIDTH = 100, 140
+#: What the columns about confirmations take.
+_CONFIRMED_WIDTH = 45
 
 
 def table(*columns: str, title: str | None = None, right: Iterable[str] = ()) -> Table:
@@ -63,22 +65,29 @@ def experiment_table(
     """Ranked experiments: idea, state, metric, effect against the baseline, verdict, what it
     used beside the baseline, time.
 
-    Where there is a confirmed metric, which then ranks, it stands beside the other. `width`
-    is what the table may take; a narrow one leaves out ids, then compute and the verdict in words.
+    Where results were confirmed, which then ranks them, that stands beside the effect, with the
+    gap between the two. `width` is what the table may take; a narrow one leaves out ids, then
+    compute and the verdict in words, and beside confirmations also state and time.
     """
     experiments = list(experiments)
+    is_confirmed = any(e.confirmation is not None for e in experiments)
+    if is_confirmed:
+        width -= _CONFIRMED_WIDTH
+    is_wide = width >= _VERDICT_WIDTH
     columns = {"#": "rank", "idea": "title", "state": "state", metric: "metric"}
-    if any(e.confirmed is not None for e in experiments):
-        columns["sealed"] = "confirmed"
     columns["effect [95 %]"] = "effect"
-    if width >= _VERDICT_WIDTH:
+    if is_confirmed:
+        columns |= {"confirmed [95 %]": "confirmed", "gap": "gap"}
+    if is_wide:
         columns["verdict"] = "verdict"
         if any(e.used is not None for e in experiments):
             columns["compute"] = "compute"
     columns["time"] = "time"
+    if is_confirmed and not is_wide:
+        del columns["state"], columns["time"]
     if width >= _ID_WIDTH:
         columns["id"] = "experiment"
-    made = table(*columns, title=title, right=["#", metric, "sealed", "compute", "time"])
+    made = table(*columns, title=title, right=["#", metric, "gap", "compute", "time"])
     for row in experiment_rows(experiments, direction):
         values = [getattr(row, name) for name in columns.values()]
         made.add_row(*(cell("–" if value is None else value) for value in values))

@@ -6,7 +6,7 @@ import math
 import re
 
 from assay.contracts.batch import ComparisonBody, UsedBody
-from assay.contracts.environment import EnvironmentBody
+from assay.contracts.environment import EnvironmentBody, SplitBody
 
 # C0 and C1 controls but for tab and newline, and the characters that reorder displayed text.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -109,14 +109,16 @@ def worn_note(environment: EnvironmentBody) -> str | None:
     worn = [split for split in environment.splits if split.worn]
     if not worn:
         return None
-    each = ", ".join(
-        f"{split.name} ({split.bits_shown:,} of {split.bits_budget:,} bits shown)"
-        for split in worn
-    )
+    each = ", ".join(f"{split.name} ({_wear(split)})" for split in worn)
     return (
         f"Worn held-out split: {each}. Ideas may have adapted to it, so confirm the top results "
-        "on a fresh split; see docs/evaluation.md#worn-splits."
+        "(assay experiment confirm); see docs/evaluation.md#worn-splits."
     )
+
+
+def _wear(split: SplitBody) -> str:
+    said = f"{split.bits_shown:,} of {split.bits_budget:,} bits shown"
+    return f"{said}, and the gap to confirmations grows" if split.gap_grows else said
 
 
 def counted(number: int, thing: str) -> str:

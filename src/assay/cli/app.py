@@ -12,12 +12,14 @@ import typer
 
 from assay.cli import (
     batch,
+    compare,
     conditions,
     demo,
     doctor,
     env,
     experiment,
     measurement,
+    model,
     patch,
     report,
     search,
@@ -78,11 +80,13 @@ def build_app(
         experiment,
         measurement,
         search,
+        model,
         report,
         worker,
         conditions,
     ):
         app.add_typer(noun.app)
+    app.command("compare")(compare.compare)
     app.command("doctor")(doctor.doctor)
     app.command("demo")(demo.demo)
     app.command("version")(version.version)

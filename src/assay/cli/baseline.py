@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from assay.cli.output import Output
 from assay.cli.progress import counting
 from assay.domain.errors import AssayError
+from assay.domain.states import MeasurementKind
 from assay.environments.catalog import BASELINES, Environment
 
 if TYPE_CHECKING:
     from assay.client import Client
     from assay.client.experiments import Stream
-    from assay.contracts.batch import BatchBody
     from assay.contracts.environment import BaselineBody, BaselineFailure
 
 POLL_SECONDS = 1.0
@@ -146,17 +146,17 @@ class _Waiting:
 def wait_for_baseline(
     client: Client, out: Output, batch: str, deadline: float | None = None
 ) -> bool:
-    """Wait until the baseline that a finished batch is compared with is whole.
+    """Wait until the baseline, and the base, that a finished batch is compared with are whole.
 
     Return false if `deadline`, on the monotonic clock, passed first. A batch that was cancelled or
     has no result has nothing to compare, so it is not waited for.
     """
     body = client.batches.get(batch)
-    if body.state != "finished" or body.best is None or not _to_come(body):
+    if body.state != "finished" or body.best is None or not body.seeds_to_come:
         return True
-    total = _to_come(body)
+    total = body.seeds_to_come
     with counting(out, f"baseline of {body.environment}, {body.profile}", total) as show:
-        while pending := _to_come(body):
+        while pending := body.seeds_to_come:
             show(max(0, total - pending))
             if deadline is not None and time.monotonic() >= deadline:
                 return False
@@ -166,29 +166,43 @@ def wait_for_baseline(
     return True
 
 
-def _to_come(batch: BatchBody) -> int:
-    return batch.baseline.pending if batch.baseline else 0
-
-
 def write_baseline(
     environment: Environment, body: BaselineBody, controls: Mapping[str, Any] | None = None
 ) -> Path:
     """Put a measured baseline into `baseline.json`, beside those of other profiles and classes."""
     path = environment.folder / BASELINES
     known = {p: dict(classes) for p, classes in environment.committed_baselines().items()}
-    known.setdefault(body.profile, {})[body.hardware_class] = {
+    known.setdefault(body.profile, {})[body.hardware_class] = entry_of(environment, body, controls)
+    unfinished = path.with_name(f"{BASELINES}.unfinished")
+    unfinished.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
+    os.replace(unfinished, path)
+    return path
+
+
+def entry_of(
+    environment: Environment, body: BaselineBody, controls: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return what `baseline.json` says of a measured baseline, and of which measurements it is.
+
+    `conditions` is null where none are known. `measurements` is empty where no service stored any.
+    `controls` are figures by name; without `kind` and `measurements` they are taken for scores
+    that no service stored.
+    """
+    facts = {"id": body.conditions, "facts": body.facts}
+    entry = {
         "metric": body.metric,
         "mean": body.mean,
         "spread": body.spread,
         "values": body.values,
         "seeds": body.seeds,
+        "kind": body.kind,
+        "conditions": None if body.conditions is None else facts,
+        "measurements": body.measurements,
         "environment": environment.id,
         "codebase": environment.codebase_hash,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     if controls:
-        known[body.profile][body.hardware_class]["controls"] = dict(controls)
-    unfinished = path.with_name(f"{BASELINES}.unfinished")
-    unfinished.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
-    os.replace(unfinished, path)
-    return path
+        unstored: dict[str, Any] = {"kind": MeasurementKind.SCORE.value, "measurements": []}
+        entry["controls"] = {name: {**unstored, **each} for name, each in controls.items()}
+    return entry

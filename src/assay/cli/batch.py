@@ -23,13 +23,20 @@ from assay.cli.command import (
     root,
 )
 from assay.domain.isolation import is_offline
+from assay.domain.states import MeasurementKind
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from assay.cli.output import Output
     from assay.client import Client
-    from assay.contracts.batch import BatchBody, BatchOptions, BatchRequest, ExperimentBody
+    from assay.contracts.batch import (
+        BaselineSummary,
+        BatchBody,
+        BatchOptions,
+        BatchRequest,
+        ExperimentBody,
+    )
     from assay.contracts.caps import CapBody
     from assay.contracts.environment import EnvironmentBody
 
@@ -46,6 +53,7 @@ def submit(
     env: opt.Environment,
     profile: opt.Profile,
     executor: opt.Executor = "offline:literal",
+    base: opt.Base = None,
     hardware_class: opt.HardwareClass = None,
     conditions: opt.Conditions = None,
     samples: opt.Samples = 10,
@@ -58,6 +66,9 @@ def submit(
     novelty: opt.Novelty = "warn",
     max_cost: opt.MaxCost = None,
     max_gpu_hours: opt.MaxGpuHours = None,
+    temperature: opt.Temperature = None,
+    max_tokens: opt.MaxTokens = None,
+    effort: opt.Effort = None,
     priority: opt.Priority = 0,
     allow_unisolated: opt.AllowUnisolated = False,
     again: opt.Again = False,
@@ -77,6 +88,9 @@ def submit(
         samples=samples,
         revisions=revisions,
         sampling=sampling,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        effort=effort,
         baseline_seeds=baseline_seeds,
         preflight=preflight,
         repairs=repairs,
@@ -86,7 +100,7 @@ def submit(
         allow_unisolated=allow_unisolated,
         again=again,
     )
-    where = {"hardware_class": hardware_class, "conditions": conditions}
+    where = {"hardware_class": hardware_class, "conditions": conditions, "base": base}
     request = _request(file, env, profile, executor, where, options)
     out = root(context).output(as_json)
     with root(context).client() as client:
@@ -124,6 +138,7 @@ def _request(
         options=options,
         hardware_class=where["hardware_class"],
         conditions=where["conditions"],
+        base=where["base"],
     )
 
 
@@ -301,14 +316,12 @@ def wait_and_show(client: Client, batch: str, out: Output, timeout: float | None
 
 
 def _show(client: Client, batch: str, out: Output) -> None:
-    from assay.analysis import claims
-
     body = client.batches.get(batch)
     experiments = list(client.experiments.list(batch=batch))
     environment = client.environments.get(body.environment)
     found: dict[str, Any] = {"batch": body, "experiments": experiments}
-    if experiments and all(e.idea.confirms for e in experiments):
-        found["claimed"] = [e.idea.confirms for e in claims(experiments)]
+    if body.kind == MeasurementKind.CONFIRM:
+        found["claimed"] = [e.idea.confirms for e in experiments if e.claimed]
     out.data(
         found,
         *summary(body, environment.unit),
@@ -318,23 +331,20 @@ def _show(client: Client, batch: str, out: Output) -> None:
 
 def summary(batch: BatchBody, unit: str) -> list[RenderableType]:
     """Lines about a batch: where it ran, how far its ideas came, what it is compared with."""
-    from assay.analysis.text import counted, format_number
+    from assay.analysis.text import counted
 
-    funnel, baseline = batch.funnel, batch.baseline
+    funnel = batch.funnel
     lines = [
         f"{batch.id}: {batch.state}, {batch.environment}, {batch.profile}, {measured_on(batch)}",
         f"submitted {funnel.submitted} → patched {funnel.patched} → started {funnel.started} "
         f"→ scored {funnel.scored}",
     ]
-    if baseline is not None:
-        spread = f" ± {format_number(baseline.spread)}" if baseline.spread is not None else ""
-        pending = f", {baseline.pending} to come" if baseline.pending else ""
-        failed = f", {baseline.failed} failed" if baseline.failed else ""
-        lines.append(
-            f"baseline {format_number(baseline.mean)}{spread} {unit} "
-            f"(n = {baseline.n}{pending}{failed})"
-        )
-        lines += filter(None, [_provisional(batch)])
+    if batch.base is not None:
+        name = batch.base.name or batch.base.codebase[:12]
+        lines.append(f"base {name}: {_measured(batch.base.measured, unit)}")
+    if batch.baseline is not None:
+        lines.append(f"baseline {_measured(batch.baseline, unit)}")
+    lines += filter(None, [_provisional(batch)])
     lines += [f"waiting: {what}" for what in batch.waits_for]
     if batch.usage.calls and not is_offline(batch.executor):
         cost = batch.usage.cost_usd
@@ -349,6 +359,15 @@ def summary(batch: BatchBody, unit: str) -> list[RenderableType]:
     return ["\n".join(lines)]
 
 
+def _measured(found: BaselineSummary, unit: str) -> str:
+    from assay.analysis.text import format_number
+
+    spread = f" ± {format_number(found.spread)}" if found.spread is not None else ""
+    pending = f", {found.pending} to come" if found.pending else ""
+    failed = f", {found.failed} failed" if found.failed else ""
+    return f"{format_number(found.mean)}{spread} {unit} (n = {found.n}{pending}{failed})"
+
+
 def measured_on(body: BatchBody) -> str:
     """The hardware class and the conditions of results."""
     return ", ".join(filter(None, (body.hardware_class, body.conditions)))
@@ -358,10 +377,14 @@ def _provisional(batch: BatchBody) -> str | None:
     """What makes the verdicts of a batch provisional, if anything does."""
     from assay.analysis.text import counted
 
-    pending = batch.baseline.pending if batch.baseline else 0
+    parts = {
+        "baseline": batch.baseline.pending if batch.baseline else 0,
+        "base": batch.base.measured.pending if batch.base else 0,
+    }
+    pending = [f"{counted(n, 'seed')} of the {name}" for name, n in parts.items() if n]
     if not pending or batch.best is None:
         return None
-    return f"verdicts are provisional: {counted(pending, 'seed')} of the baseline to come"
+    return f"verdicts are provisional: {' and '.join(pending)} to come"
 
 
 def _cap(cap: CapBody) -> str:
@@ -393,13 +416,13 @@ def results(
 
 def _standing(experiments: list[ExperimentBody]) -> str | None:
     """Say what may be claimed of a confirmation, and how many leads there are of anything else."""
-    from assay.analysis import claims, leads
+    from assay.analysis import leads
     from assay.analysis.text import counted, idea_title
 
     if experiments and all(e.idea.confirms for e in experiments):
-        if not all(e.is_terminal for e in experiments):
+        if any(e.claimed is None for e in experiments):
             return None
-        found = claims(experiments)
+        found = [e for e in experiments if e.claimed]
         named = [f"\n  {idea_title(e.idea.text)} ({e.idea.confirms})" for e in found]
         return (
             f"{len(found)} of {len(experiments)} may be claimed to be better (Holm's procedure, "

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from assay.cli import options as opt
-from assay.cli.command import AsJson, DryRun, command, root
+from assay.cli.command import AsJson, DryRun, command, full_id, root
 
 app = typer.Typer(
     name="conditions",
@@ -15,7 +15,7 @@ app = typer.Typer(
     help="What decides which results are compared: held-out data, torch, and so on.",
 )
 
-Id = Annotated[str, typer.Argument(help="As `assay conditions list` shows it.")]
+Id = Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")]
 
 
 @app.command("list")
@@ -81,6 +81,12 @@ def equate(
     equals: Id,
     env: opt.Environment,
     profile: opt.Profile,
+    despite_difference: Annotated[
+        bool,
+        typer.Option(
+            "--despite-difference", help="Also if chance does not explain how baselines differ."
+        ),
+    ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -88,11 +94,16 @@ def equate(
     Example: assay conditions equate cnd_1 cnd_2 --env nanogpt --profile tiny"""
     out = root(context).output(as_json)
     with root(context).client() as client:
+        conditions, equals = (
+            full_id(given, client.conditions.list()) for given in (conditions, equals)
+        )
         if dry_run:
             message = f"would take {conditions} for equal to {equals} for {env}, {profile}"
             out.changed(conditions, message, dry_run=True)
             return
-        body = client.environments.equate(env, profile, conditions, equals)
+        body = client.environments.equate(
+            env, profile, conditions, equals, despite_difference=despite_difference
+        )
     agrees = "agree" if body.evidence.get("agrees") else "DISAGREE"
     out.changed(
         body.conditions,

@@ -24,7 +24,8 @@ def measure_controls(
     seeds: Sequence[int],
     timeout: float | None = None,
 ) -> dict[str, Any]:
-    """Every recipe of kind `control` on the baseline's seeds: mean, spread and values by name.
+    """Every recipe of kind `control` on the baseline's seeds, by name: mean, spread and values,
+    and the kind and ids of the measurements they are of.
 
     Raises:
         WaitTimeout: `timeout` seconds passed first; the measurements go on.
@@ -60,7 +61,12 @@ def _figures(client: Client, body: ExperimentBody) -> dict[str, Any]:
     if body.metric is None:
         why = "no result" if body.failure is None else body.failure.message
         raise AssayError(f"the control {body.idea.client_key}: {why}", code="control_failed")
-    values = [m.metric for m in client.experiments.result(body.id).measurements]
-    found = [value for value in values if value is not None]
-    spread = stdev(found) if len(found) > 1 else None
-    return {"mean": fmean(found), "spread": spread, "values": found}
+    scored = [m for m in client.experiments.result(body.id).measurements if m.metric is not None]
+    values = [m.metric for m in scored if m.metric is not None]
+    return {
+        "mean": fmean(values),
+        "spread": stdev(values) if len(values) > 1 else None,
+        "values": values,
+        "kind": scored[0].kind,
+        "measurements": [m.id for m in scored],
+    }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from assay.cli.command import Declined
 from assay.cli.output import Output
 from assay.domain.errors import InvalidInput
-from assay.domain.isolation import is_offline
+from assay.domain.isolation import NO_MODEL, is_offline
 
 if TYPE_CHECKING:
     from assay.client import Client
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 DEFAULT_CAP = Decimal(5)
 #: An answer of an ideator with several ideas and its thinking, in tokens.
 _IDEATOR_ANSWER = 12_000
+_IDEAS_PER_CALL = 8
 
 
 def agree_on_cost(
@@ -31,21 +32,21 @@ def agree_on_cost(
     yes: bool,
     ideator: str | None = None,
     epochs: int = 1,
-    context_chars: int = 0,
+    context_tokens: int | None = None,
 ) -> BatchOptions:
     """Print what the models may cost, set a cap, and ask. Options come back with the cap.
 
     Nothing is printed, capped or asked where no model takes part.
 
     Raises:
-        InvalidInput: a model's name is wrong.
+        InvalidInput: a model's name is wrong, or its context too large.
         Declined: the answer was no.
     """
     parts = []
-    if not is_offline(str(writer := parse_model(executor))):
+    if executor != NO_MODEL and not is_offline(str(writer := parse_model(executor))):
         parts.append(_of_executor(client, environment, writer, ideas * epochs, options))
     if ideator is not None and not is_offline(str(thinker := parse_model(ideator))):
-        parts.append(_of_ideator(thinker, epochs, context_chars))
+        parts.append(_of_ideator(thinker, epochs, ideas, context_tokens))
     if not parts:
         return options
     cap = options.max_cost_usd
@@ -106,14 +107,23 @@ def _of_executor(
     return f"{model}: {counted(ideas, 'idea')}, {calls}, {_between(guess.low, guess.high)}"
 
 
-def _of_ideator(model: ModelName, epochs: int, context_chars: int) -> str:
+def _of_ideator(model: ModelName, epochs: int, ideas: int, context_tokens: int | None) -> str:
     from assay.llm.interface import Usage
     from assay.llm.prices import price
+    from assay.llm.windows import context_of
 
-    # Two questions per epoch: one that exploits, one that explores.
-    small = price(model, Usage(5_000 * epochs, _IDEATOR_ANSWER // 4 * epochs))
-    large = price(model, Usage(2 * epochs * context_chars // 3, 2 * epochs * _IDEATOR_ANSWER))
-    return f"{model}: ideas for {epochs} epochs, {_between(small, large)}"
+    try:
+        context = context_of(model, context_tokens)
+    except ValueError as error:
+        raise InvalidInput(f"--context-tokens: {error}") from None
+    # Low: as few calls as there can be, without experiments to show. High: two questions per
+    # epoch, each with a call to spare, and a full context that no provider caches.
+    few = -(-ideas // _IDEAS_PER_CALL) * epochs
+    many = (-(-ideas // _IDEAS_PER_CALL) + 2) * epochs
+    small = price(model, Usage(5_000, _IDEATOR_ANSWER // 4))
+    large = price(model, Usage(context - _IDEATOR_ANSWER, _IDEATOR_ANSWER))
+    cost = _between(small and small * few, large and large * many)
+    return f"{model}: ideas for {epochs} epochs, {cost}"
 
 
 def _between(low: Decimal | None, high: Decimal | None) -> str:

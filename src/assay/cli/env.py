@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay.cli import options as opt
-from assay.cli.command import FAILED, AsJson, DryRun, command, root
+from assay.cli.command import FAILED, AsJson, DryRun, command, full_id, root
 from assay.domain.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="env", no_args_is_help=True, help="Environments: research problems.")
 
+#: As `assay.contracts.bases.DEFAULT_NAME`, which takes long to import.
+DEFAULT_BASE_NAME = "best"
 Name = Annotated[str, typer.Argument(help="Environment: name or name@hash.")]
 Service = Annotated[
     bool, typer.Option("--service", help="Ask the service instead of looking in local folders.")
@@ -306,6 +308,55 @@ def fit(
         f"degrees of freedom) and share {made.slope:.0%} of its luck. Verdicts use it from now on."
     )
     out.changed(made.id or name, message, detail=made)
+
+
+@app.command()
+@command
+def promote(
+    context: typer.Context,
+    experiment: Annotated[str, typer.Argument(help="A confirmed experiment, by id.")],
+    name: Annotated[
+        str, typer.Option(help="What batches call it, with --base.")
+    ] = DEFAULT_BASE_NAME,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let later batches start from a confirmed result.  Example: assay env promote exp_01k8…"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        id_ = full_id(experiment, client.experiments.list())
+        if dry_run:
+            body = client.experiments.get(id_)
+            out.changed("", f"would promote {id_} as {name}", detail=body, dry_run=True)
+            return
+        made = client.experiments.promote(id_, name=name)
+    out.changed(
+        id_,
+        f"{made.name} of {made.environment} is codebase {made.codebase[:12]} "
+        f"(promotion {made.number})",
+        detail=made,
+    )
+    out.say(f"Start from it with: assay batch submit … --base {made.name}")
+
+
+@app.command()
+@command
+def bases(context: typer.Context, name: Name, as_json: AsJson = False) -> None:
+    """List promoted codebases, with what they replaced.  Example: assay env bases nanogpt"""
+    from assay.analysis.tables import cell, table
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        found = list(client.environments.bases(name))
+    made = table("name", "number", "codebase", "profile", "owner", "experiment", "promoted")
+    for body in found:
+        number = f"{body.number} (current)" if body.is_current else body.number
+        when = body.created_at.strftime("%Y-%m-%d %H:%M")
+        row = (body.name, number, body.codebase[:12], body.profile, body.owner)
+        made.add_row(*map(cell, (*row, body.experiment or "–", when)))
+    out.data(found, made)
+    if not found:
+        out.say("No bases. Promote a confirmed result: assay env promote EXPERIMENT")
 
 
 def _spread(spread: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,10 +11,17 @@ import typer
 from assay.cli import options as opt
 from assay.cli.batch import take
 from assay.cli.command import FAILED, AsJson, DryRun, Yes, cancel_one, command, full_id, root
+from assay.domain.errors import Conflict, InvalidInput
 from assay.domain.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from assay.contracts.batch import ExperimentBody, RepairBody
+    from assay.client.experiments import Against
+    from assay.contracts.batch import (
+        ComparisonBody,
+        ConfirmationBody,
+        ExperimentBody,
+        RepairBody,
+    )
 
 app = typer.Typer(name="experiment", no_args_is_help=True, help="Ideas put to the test.")
 
@@ -58,18 +66,35 @@ def show(context: typer.Context, experiment: Experiment, as_json: AsJson = False
 
 @app.command()
 @command
-def diff(context: typer.Context, experiment: Experiment, as_json: AsJson = False) -> None:
+def diff(
+    context: typer.Context,
+    experiment: Experiment,
+    against: Annotated[
+        str, typer.Option(help="base, or baseline: the environment's own code.")
+    ] = "base",
+    as_json: AsJson = False,
+) -> None:
     """Print the diff that was measured.  Example: assay experiment diff exp_01k8… | less"""
     from assay.analysis.text import clean
 
     out = root(context).output(as_json)
+    chosen = _against(against)
     with root(context).client() as client:
-        text = client.experiments.diff(full_id(experiment, client.experiments.list()))
+        id_ = full_id(experiment, client.experiments.list())
+        text = client.experiments.diff(id_, against=chosen)
     if as_json:
         out.data({"diff": text})
     else:
         # A terminal must not run what a model wrote; a pipe gets the bytes that were measured.
         out.text(clean(text) if out.out.is_terminal else text)
+
+
+def _against(named: str) -> Against:
+    if named == "base":
+        return "base"
+    if named == "baseline":
+        return "baseline"
+    raise InvalidInput(f"--against: {named!r} is neither base nor baseline")
 
 
 @app.command()
@@ -152,6 +177,8 @@ def result(
         f"effect {format_effect(body.comparison)}, {format_verdict(body.comparison)}, "
         f"reward {format_number(body.reward)}"
     )
+    if body.against_baseline is not None:
+        line += f"\n{_beside_the_baseline(body.against_baseline)}"
     if used := format_used(body.used):
         line += f"\nbeside the baseline: {used}"
     if not body.promotable:
@@ -172,73 +199,38 @@ def confirm(
         typer.Argument(help="Experiments with a result, by id.", metavar="EXPERIMENT..."),
     ],
     seeds: Annotated[int, typer.Option(min=1, max=64, help="How many fresh seeds.")] = 5,
+    base: Annotated[
+        str | None, typer.Option(help="Compare with this base instead of the one they change.")
+    ] = None,
     idempotency_key: opt.IdempotencyKey = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the results.")] = False,
     timeout: opt.Timeout = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure results again on fresh seeds.  Example: assay experiment confirm exp_01k8… --wait"""
+    """Measure results again, on the sealed split.  Example: assay experiment confirm exp_01k8…"""
     from assay.analysis.text import counted
     from assay.cli.batch import wait_and_show
-    from assay.cli.confirming import confirmation
 
     out = root(context).output(as_json)
     with root(context).client() as client:
         ids = [full_id(experiment, client.experiments.list()) for experiment in experiments]
-        request = confirmation(client, ids, seeds)
-        used = request.options.seeds
-        what = f"{counted(len(request.ideas), 'codebase')} on {counted(len(used), 'fresh seed')}"
+        what = f"{counted(len(ids), 'codebase')} on {counted(seeds, 'fresh seed')}"
         if dry_run:
-            out.changed("", f"would measure {what}", detail=request, dry_run=True)
+            checked = client.experiments.check_confirmation(
+                ids[0], beside=ids[1:], seeds=seeds, base=base
+            )
+            out.changed("", f"would measure {what}", detail=checked, dry_run=True)
             return
-        batch = client.batches.create(request, idempotency_key=idempotency_key)
+        batch = client.experiments.confirm(
+            ids[0], beside=ids[1:], seeds=seeds, base=base, idempotency_key=idempotency_key
+        )
         out.say(f"{batch.id}: {what}")
         if wait:
             wait_and_show(client, batch.id, out, timeout)
             return
     out.changed(batch.id, f"submitted {batch.id}", detail=batch)
     out.say(f"Follow it with: assay batch watch {batch.id}")
-
-
-@app.command()
-@command
-def compare(
-    context: typer.Context,
-    experiment: Annotated[str, typer.Argument(help="An experiment with a result.")],
-    other: Annotated[str, typer.Argument(help="Another one, which it is compared with.")],
-    seeds: Annotated[
-        int | None,
-        typer.Option(min=1, max=64, help="Measure both on so many fresh seeds first, and wait."),
-    ] = None,
-    timeout: opt.Timeout = None,
-    as_json: AsJson = False,
-) -> None:
-    """Compare two codebases by seed.  Example: assay experiment compare exp_01k8… exp_01k9…"""
-    from assay.analysis.text import format_number, format_verdict
-    from assay.cli.confirming import confirmation
-
-    out = root(context).output(as_json)
-    with root(context).client() as client:
-        ids = [full_id(each, client.experiments.list()) for each in (experiment, other)]
-        if seeds is not None:
-            batch = client.batches.create(confirmation(client, ids, seeds)).id
-            out.say(f"{batch}: both on {seeds} fresh seeds")
-            client.batches.wait(batch, timeout=timeout)
-            ids = [each.id for each in client.experiments.list(batch=batch)]
-        body = client.experiments.compare(*ids)
-    found = body.comparison
-    interval = (
-        f", 95 % interval {format_number(found.low)} to {format_number(found.high)}"
-        if found.low is not None
-        else ""
-    )
-    out.data(
-        body,
-        f"{body.experiment} ({found.n} seeds) beside {body.other} ({found.baseline_n}), "
-        f"{body.environment}, {body.profile}: {body.metric_name} improves by "
-        f"{format_number(found.effect)}{interval}: {format_verdict(found)}",
-    )
 
 
 @app.command()
@@ -272,6 +264,77 @@ def retry(
     if not wait:
         for batch in dict.fromkeys(body.batch for body in retried if not body.is_terminal):
             out.say(f"Follow it with: assay batch watch {batch}")
+
+
+@app.command()
+@command
+def reproduce(
+    context: typer.Context,
+    experiment: Experiment,
+    queue: Annotated[
+        bool,
+        typer.Option("--queue", help="Also where no live worker has the result's conditions."),
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait, and exit with 1 unless the results agree.")
+    ] = False,
+    timeout: opt.Timeout = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a result again from its record.  Example: assay experiment reproduce exp_01k8…"""
+    from assay.analysis.tables import cell, table
+    from assay.analysis.text import format_number
+    from assay.cli.reproducing import describe_agreement, describe_seed
+    from assay.cli.retrying import wait_for_retries
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        id_ = full_id(experiment, client.experiments.list())
+        if dry_run:
+            body = client.experiments.get(id_)
+            out.changed("", f"would reproduce {id_}", detail=body, dry_run=True)
+            return
+        made = client.experiments.reproduce(id_, queue=queue)
+        out.say(f"{id_}: measured again as {made.id} in {made.batch}")
+        if not wait:
+            out.changed(id_, f"{id_}: {made.state} as {made.id}", detail=made)
+            out.say(f"Follow it with: assay batch watch {made.batch}")
+            return
+        (made,) = wait_for_retries(client, out, [made], timeout)
+    found = made.agreement
+    if found is None:
+        raise Conflict(f"{made.id} is {made.state} and was not compared")
+    rows = table("seed", f"{made.metric_name} before", "now", "", right=["seed", "now"])
+    for seed in found.seeds:
+        numbers = (format_number(seed.before), format_number(seed.again))
+        rows.add_row(*map(cell, (seed.seed, *numbers, describe_seed(seed))))
+    out.data(made, rows, f"{made.id} {describe_agreement(found)}")
+    if not found.agrees:
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+@command
+def bundle(
+    context: typer.Context,
+    experiment: Experiment,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The archive to write; `<id>.zip` by default."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a zip that measures a result again.  Example: assay experiment bundle exp_01k8…"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        id_ = full_id(experiment, client.experiments.list())
+        data = client.experiments.bundle(id_)
+    target = output or Path(f"{id_}.zip")
+    with target.open("xb") as file:
+        file.write(data)
+    out.data({"experiment": id_, "file": str(target), "bytes": len(data)}, f"wrote {target}")
+    out.say("Unpack it anywhere and run: python run.py (its README.md says what it needs)")
 
 
 @app.command()
@@ -315,6 +378,11 @@ def _describe(body: ExperimentBody) -> str:
         f"reward {format_number(body.reward)}",
         f"took {format_seconds(body.seconds)}",
     ]
+    if body.base is not None:
+        name = body.base.name or "a codebase"
+        lines.insert(1, f"changes {clean(name)} ({body.base.codebase[:12]})")
+    if body.against_baseline is not None:
+        lines.insert(3, _beside_the_baseline(body.against_baseline))
     if body.warm_up_seconds is not None:
         lines[-1] += f", after {format_seconds(body.warm_up_seconds)} of warm-up"
     if used := format_used(body.used):
@@ -324,10 +392,7 @@ def _describe(body: ExperimentBody) -> str:
         lines.append(f"failed at {failure.stage} ({failure.code}): {clean(failure.message)}")
     if body.shared_with:
         lines.append(f"shares its measurements with {', '.join(body.shared_with)}")
-    if body.idea.retries:
-        lines.append(f"measures {body.idea.retries} again, which failed")
-    if body.retried_as:
-        lines.append(f"retried as {', '.join(body.retried_as)}")
+    lines += _origin(body)
     if body.measurements:
         lines.append(f"measured in {', '.join(body.measurements)}")
     lines += map(_repair, body.repairs)
@@ -338,6 +403,59 @@ def _describe(body: ExperimentBody) -> str:
         lines.append(f"in nearly the words of {', '.join(alike)}")
     lines += ["", clean(body.idea.text)]
     return "\n".join(lines)
+
+
+def _beside_the_baseline(comparison: ComparisonBody) -> str:
+    """How a result compares with the environment's own codebase, where it has another base."""
+    from assay.analysis.text import format_effect, format_verdict
+
+    return (
+        f"beside the environment's baseline: effect {format_effect(comparison)}, "
+        f"{format_verdict(comparison)}"
+    )
+
+
+def _origin(body: ExperimentBody) -> list[str]:
+    """Where its codebase comes from, if nobody implemented it, and what measured it again."""
+    from assay.cli.reproducing import describe_agreement
+
+    lines = []
+    if body.idea.parents:
+        lines.append(f"builds on {', '.join(body.idea.parents)}")
+    if body.idea.codebase:
+        lines.append("its codebase was submitted as it is; no model was asked")
+    if body.idea.confirms:
+        lines.append(f"confirms {body.idea.confirms}{_claim(body.claimed)}")
+    if body.confirmation is not None:
+        lines.append(_confirmed(body.confirmation))
+    if body.idea.retries:
+        lines.append(f"measures {body.idea.retries} again, which failed")
+    if body.retried_as:
+        lines.append(f"retried as {', '.join(body.retried_as)}")
+    if body.idea.reproduces:
+        lines.append(f"measures {body.idea.reproduces} again, to see whether it agrees")
+    if body.agreement is not None:
+        lines.append(describe_agreement(body.agreement))
+    if body.reproduced_as:
+        lines.append(f"reproduced as {', '.join(body.reproduced_as)}")
+    return lines
+
+
+def _claim(claimed: bool | None) -> str:
+    """Whether a result may be claimed to be better, after a comma; empty while that is open."""
+    return "" if claimed is None else f", which may{'' if claimed else ' not'} be claimed"
+
+
+def _confirmed(found: ConfirmationBody) -> str:
+    from assay.analysis.text import format_effect, format_number
+
+    said = f"confirmed by {found.experiment}: {found.state}{_claim(found.claimed)}"
+    if found.comparison is not None:
+        said += f"; {found.metric_name} {format_number(found.metric)}, "
+        said += f"effect {format_effect(found.comparison)}, gap {format_number(found.gap)}"
+    if found.repeated:
+        said += f"; {found.repeated} later on other seeds, which decide nothing"
+    return said
 
 
 def _repair(repair: RepairBody) -> str:

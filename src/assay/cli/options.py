@@ -9,6 +9,8 @@ import typer
 from assay.domain.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from pydantic import ValidationError
+
     from assay.contracts.batch import BatchOptions
 
 # The bracket is escaped because help texts are rich markup.
@@ -22,6 +24,10 @@ HardwareClass = Annotated[str | None, typer.Option(help="What to measure on.")]
 Conditions = Annotated[
     str | None,
     typer.Option(help="Under which conditions; by default those of most live capacity."),
+]
+Base = Annotated[
+    str | None,
+    typer.Option(help="What ideas change: a name of `assay env bases`, an experiment, or a hash."),
 ]
 Samples = Annotated[int, typer.Option(help="Diffs per idea, at most.")]
 Revisions = Annotated[int, typer.Option(help="Self-revisions per sample.")]
@@ -44,6 +50,39 @@ MaxCost = Annotated[
 MaxGpuHours = Annotated[
     float | None,
     typer.Option(help="GPU-hours beyond which no measurement is asked for.", show_default=False),
+]
+Temperature = Annotated[
+    float | None, typer.Option(help="Of the executor; not sent if not given.", show_default=False)
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(
+        help="Of an executor's answer, thinking included; by default the service's.",
+        show_default=False,
+    ),
+]
+Effort = Annotated[
+    str | None,
+    typer.Option(help="How hard the executor thinks: low, medium or high.", show_default=False),
+]
+IdeatorTemperature = Annotated[
+    float | None, typer.Option(help="Of the ideator; not sent if not given.", show_default=False)
+]
+IdeatorMaxTokens = Annotated[
+    int | None,
+    typer.Option(help="Of an ideator's answer, thinking included.", show_default=False),
+]
+IdeatorEffort = Annotated[
+    str | None,
+    typer.Option(help="How hard the ideator thinks: low, medium or high.", show_default=False),
+]
+ContextTokens = Annotated[
+    int | None,
+    typer.Option(
+        help="Tokens that prompt and answer of the ideator may have together; by default the "
+        "model's window, at most 200,000.",
+        show_default=False,
+    ),
 ]
 Preflight = Annotated[
     str,
@@ -91,9 +130,14 @@ def batch_options(seeds: str, max_cost: float | None, **values: Any) -> BatchOpt
     try:
         return BatchOptions.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        flag = "--" + str(first["loc"][0]).removesuffix("_usd").replace("_", "-")
-        raise InvalidInput(f"{flag}: {first['msg']}") from None
+        raise wrong_flag(error) from None
+
+
+def wrong_flag(error: ValidationError, prefix: str = "--") -> InvalidInput:
+    """What to say where the value of a flag is out of range."""
+    first = error.errors()[0]
+    flag = prefix + str(first["loc"][0]).removesuffix("_usd").replace("_", "-")
+    return InvalidInput(f"{flag}: {first['msg']}")
 
 
 def parse_seeds(text: str) -> list[int]:

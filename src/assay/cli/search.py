@@ -22,15 +22,18 @@ from assay.cli.command import (
     report,
     root,
 )
-from assay.domain.errors import InvalidInput, Unavailable
+from assay.domain.errors import InvalidInput, NotFound, Unavailable
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from assay.cli.output import Output
     from assay.client import Client
-    from assay.contracts.batch import BatchOptions
-    from assay.contracts.search import PauseBody, SearchBody, SearchRequest
+    from assay.contracts.batch import BatchOptions, ExperimentBody
+    from assay.contracts.search import AnswerBody, PauseBody, SearchBody, SearchRequest
     from assay.llm.ideation import Ideator
     from assay.search import SearchConfig
+    from assay.search.config import IdeatorOptions
 
 app = typer.Typer(name="search", no_args_is_help=True, help="Search over ideas.")
 
@@ -49,21 +52,42 @@ def start(
     seed: Annotated[int, typer.Option(min=0, help="The same seed asks the same questions.")] = 0,
     ideator: opt.Ideator = "offline:ideator",
     executor: opt.Executor = "offline:literal",
+    base: opt.Base = None,
     hardware_class: opt.HardwareClass = None,
     samples: opt.Samples = 10,
     revisions: opt.Revisions = 2,
     sampling: opt.Sampling = "staged",
     seeds: opt.Seeds = "0",
     baseline_seeds: opt.BaselineSeeds = None,
-    context_chars: Annotated[
-        int | None, typer.Option(help="Trajectories shown per question, in characters.")
+    warm_start: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A search or batch whose experiments the ideator is told of; may be repeated.",
+            show_default=False,
+        ),
     ] = None,
+    positives: Annotated[
+        str | None, typer.Option(help="What exploitation builds on: by mean, or by verdict.")
+    ] = None,
+    temperature: opt.Temperature = None,
+    max_tokens: opt.MaxTokens = None,
+    effort: opt.Effort = None,
+    ideator_temperature: opt.IdeatorTemperature = None,
+    ideator_max_tokens: opt.IdeatorMaxTokens = None,
+    ideator_effort: opt.IdeatorEffort = None,
+    context_tokens: opt.ContextTokens = None,
     preflight: opt.Preflight = "compile",
     repairs: opt.Repairs = 1,
     novelty: opt.Novelty = "warn",
     max_cost: opt.MaxCost = None,
     max_gpu_hours: opt.MaxGpuHours = None,
     allow_unisolated: opt.AllowUnisolated = False,
+    confirm: Annotated[
+        int, typer.Option(min=0, max=1_000, help="Confirm so many of the best results at the end.")
+    ] = 0,
+    confirm_seeds: Annotated[
+        int, typer.Option(min=1, max=64, help="Fresh seeds of each that is confirmed.")
+    ] = 5,
     no_pause: opt.NoPause = False,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -76,6 +100,9 @@ def start(
         samples=samples,
         revisions=revisions,
         sampling=sampling,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        effort=effort,
         baseline_seeds=baseline_seeds,
         preflight=preflight,
         repairs=repairs,
@@ -83,22 +110,59 @@ def start(
         max_gpu_hours=max_gpu_hours,
         allow_unisolated=allow_unisolated,
     )
-    config = _config(strategy, context_chars, options, pause=not no_pause)
+    asked = _ideator_options(
+        temperature=ideator_temperature,
+        max_tokens=ideator_max_tokens,
+        effort=ideator_effort,
+        context_tokens=context_tokens,
+    )
+    settings = {} if positives is None else {"positives": positives}
+    config = _config(strategy, settings, options, asked, warm_start or [], pause=not no_pause)
+    config = config.model_copy(update={"confirm": confirm, "confirm_seeds": confirm_seeds})
     what = (env, profile, strategy, seed, epochs, batch_size)
     request = _request(*what, ideator, executor, hardware_class, config)
-    request.caps.max_gpu_hours = options.max_gpu_hours
+    request.caps.max_gpu_hours, request.base = options.max_gpu_hours, base
     _start(context, request, config, dry_run, yes, as_json)
 
 
+def _ideator_options(**values: Any) -> IdeatorOptions:
+    """How the ideator is asked. Raises InvalidInput: a value is out of range."""
+    from pydantic import ValidationError
+
+    from assay.search.config import IdeatorOptions
+
+    try:
+        return IdeatorOptions.model_validate(values)
+    except ValidationError as error:
+        is_context = error.errors()[0]["loc"][0] == "context_tokens"
+        raise opt.wrong_flag(error, "--" if is_context else "--ideator-") from None
+
+
 def _config(
-    strategy: str, context_chars: int | None, options: BatchOptions, *, pause: bool
+    strategy: str,
+    settings: dict[str, Any],
+    options: BatchOptions,
+    ideator: IdeatorOptions,
+    warm_start: list[str],
+    *,
+    pause: bool,
 ) -> SearchConfig:
     """Caps are the whole search's, so they leave the options of the single batch."""
-    from assay.search import SearchConfig
+    from assay.search import SearchConfig, open_strategy
 
-    settings = {} if context_chars is None else {"context_chars": context_chars}
     single = options.model_copy(update={"max_cost_usd": None, "max_gpu_hours": None})
-    return SearchConfig.make(strategy, settings, single, options.max_cost_usd, pause=pause)
+    made = SearchConfig.make(
+        strategy,
+        settings,
+        single,
+        options.max_cost_usd,
+        pause=pause,
+        ideator=ideator,
+        warm_start=warm_start,
+    )
+    if warm_start and not open_strategy(strategy).needs_baseline:
+        raise InvalidInput(f"--warm-start: {strategy} looks at no results, so leave it out")
+    return made
 
 
 def _request(
@@ -138,9 +202,11 @@ def _start(
     as_json: bool,
 ) -> None:
     out = root(context).output(as_json)
-    ideator = open_ideator_named(request.ideator)
+    ideator = open_ideator_named(request.ideator, config.ideator)
     size = f"{request.epochs} epochs of {request.batch_size} ideas"
     with root(context).client() as client:
+        config = _with_sources(client, config, request.environment)
+        request.config = config.record()
         if dry_run:
             target = client.environments.get(request.environment).id
             message = f"would search {target}, {request.profile}: {size}"
@@ -161,11 +227,14 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a search from wherever it stopped.  Example: assay search resume srch_01k8…"""
+    from assay.search import SearchConfig
+
     out = root(context).output(as_json)
     with root(context).client() as client:
         body = client.searches.get(full_id(search, client.searches.list()))
         pause = False if no_pause else None
-        _drive(client, body.id, open_ideator_named(body.ideator), out, pause=pause)
+        ideator = open_ideator_named(body.ideator, SearchConfig.read(body.config).ideator)
+        _drive(client, body.id, ideator, out, pause=pause)
 
 
 @app.command()
@@ -175,6 +244,31 @@ def show(context: typer.Context, search: Search, as_json: AsJson = False) -> Non
     out = root(context).output(as_json)
     with root(context).client() as client:
         _show(client, client.searches.get(full_id(search, client.searches.list())), out)
+
+
+@app.command()
+@command
+def answers(
+    context: typer.Context,
+    search: Search,
+    epoch: Annotated[int | None, typer.Option(min=0, help="Of this epoch alone.")] = None,
+    unread: Annotated[
+        bool, typer.Option("--unread", help="Only those that could not be read in whole.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the ideator answered.  Example: assay search answers srch_01k8… --unread"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        id_ = full_id(search, client.searches.list())
+        found = [
+            answer
+            for answer in client.searches.answers(id_, unread=unread)
+            if epoch is None or answer.epoch == epoch
+        ]
+    out.data(found, "\n\n".join(map(_answer, found)))
+    if not found:
+        out.say(f"No such answers of {id_}. Offline ideators give none.")
 
 
 @app.command("list")
@@ -226,21 +320,43 @@ def cancel(
         )
 
 
-def open_ideator_named(name: str) -> Ideator:
+def open_ideator_named(name: str, options: IdeatorOptions) -> Ideator:
     """The ideator, opened here: its key is read from this process's environment.
 
     Raises:
-        InvalidInput: the name is wrong.
+        InvalidInput: the name is wrong, or the context is larger than the model's window.
         Unavailable: its key or its package is missing.
     """
     from assay.llm import ModelError, open_ideator
 
+    context = options.context_tokens
     try:
-        return open_ideator(name, os.environ)
+        return open_ideator(name, os.environ, limits=options.limits, context_tokens=context)
     except ModelError as error:
         raise Unavailable(str(error), code="model_unavailable") from None
     except ValueError as error:
         raise InvalidInput(str(error)) from None
+
+
+def _with_sources(client: Client, config: SearchConfig, environment: str) -> SearchConfig:
+    """The config with whole ids of what the search is told of, checked."""
+    from assay.search import warm_start
+
+    if not config.warm_start:
+        return config
+    ids = [_source_id(client, given) for given in config.warm_start]
+    warm_start.check(client, ids, environment)
+    return config.model_copy(update={"warm_start": list(dict.fromkeys(ids))})
+
+
+def _source_id(client: Client, given: str) -> str:
+    """The id of a search, or else of a batch. Raises as `full_id`."""
+    if given.startswith("bat"):
+        return full_id(given, client.batches.list())
+    try:
+        return full_id(given, client.searches.list())
+    except NotFound:
+        return full_id(given, client.batches.list())
 
 
 def _with_cap(
@@ -260,7 +376,7 @@ def _with_cap(
         yes=yes,
         ideator=request.ideator,
         epochs=request.epochs,
-        context_chars=int(config.strategy.get("context_chars", 0)),
+        context_tokens=config.ideator.context_tokens,
     )
     return config.model_copy(update={"max_cost_usd": agreed.max_cost_usd}).record()
 
@@ -292,14 +408,53 @@ def _show(client: Client, search: SearchBody, out: Output) -> None:
     note = worn_note(client.environments.get(search.environment))
     notes = [] if note is None else [note]
     notes += [_paused(pause) for pause in search.pauses]
+    if search.answers_unread:
+        notes.append(
+            f"{search.answers_unread} of {search.answers} answers of the ideator could not be "
+            f"read in whole: assay search answers {search.id} --unread"
+        )
     line = (
         f"{search.id}: {search.state}, {search.strategy} on {search.environment}, "
         f"{search.profile}; epoch {search.epochs_finished} of {search.epochs} finished"
     )
     epochs = list(client.searches.epochs(search.id))
-    out.data({"search": search, "epochs": epochs}, line, best_table(search.best), *notes)
+    confirmed = _confirmed(client, search)
+    found = {"search": search, "epochs": epochs, "confirmed": confirmed}
+    shown = _results(client, search, confirmed, out) if confirmed else []
+    out.data(found, line, best_table(search.best), *shown, *notes)
     if search.state == "running" and not any(p.resumed_at is None for p in search.pauses):
         out.say(f"Go on with: assay search resume {search.id}")
+
+
+def _confirmed(client: Client, search: SearchBody) -> list[ExperimentBody]:
+    """The results of a search that were confirmed, or are being."""
+    batches = (b for b in client.batches.list(search=search.id) if b.kind == "confirm")
+    confirming = (e for batch in batches for e in client.experiments.list(batch=batch.id))
+    return [client.experiments.get(e.idea.confirms) for e in confirming if e.idea.confirms]
+
+
+def _results(
+    client: Client, search: SearchBody, experiments: list[ExperimentBody], out: Output
+) -> list[RenderableType]:
+    from assay.analysis import experiment_table
+
+    of = client.environments.get(search.environment)
+    title = "Confirmed on fresh seeds"
+    width = out.out.width
+    return [
+        experiment_table(experiments, of.direction, metric=of.metric, title=title, width=width)
+    ]
+
+
+def _answer(answer: AnswerBody) -> str:
+    from assay.analysis.text import clean
+
+    unread = f", {answer.unread} passages unread" if answer.unread else ""
+    heading = (
+        f"--- {answer.id}: epoch {answer.epoch}, {answer.operator}, {answer.ideas} ideas{unread}, "
+        f"{answer.stop}"
+    )
+    return f"{clean(heading)}\n{clean(answer.text)}"
 
 
 def _paused(pause: PauseBody) -> str:

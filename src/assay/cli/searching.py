@@ -51,6 +51,10 @@ class LineObserver(Observer):
             self._pending = baseline.pending
             self._out.say(f"waiting for the baseline: {baseline.pending} measurements to come")
 
+    def confirming(self, batch: str) -> None:
+        """Which batch to look at."""
+        self._out.say(f"confirming the best results: {batch}")
+
 
 def follow_batch(
     out: Output,

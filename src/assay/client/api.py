@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 
 import httpx2
@@ -16,6 +16,8 @@ from assay.client.http import RETRIES, Http
 from assay.client.reports import Reports
 from assay.client.resource import Group, segment
 from assay.client.searches import Searches
+from assay.contracts.bases import PromotionBody
+from assay.contracts.batch import PairBody
 from assay.contracts.conditions import ConditionsBody, EquivalenceBody
 from assay.contracts.environment import (
     BaselineBody,
@@ -39,9 +41,24 @@ class Environments(Group):
         """An environment, by `name` or `name@hash`."""
         return self._get(EnvironmentBody, f"{self.path}/{segment(name)}")
 
-    def codebase(self, name: str) -> CodebaseFiles:
-        """The baseline codebase."""
-        return self._get(CodebaseFiles, f"{self.path}/{segment(name)}/codebase")
+    def codebase(self, name: str, *, base: str | None = None) -> CodebaseFiles:
+        """The baseline codebase, or a base that is named as in a batch."""
+        query = {} if base is None else {"base": base}
+        return self._get(CodebaseFiles, f"{self.path}/{segment(name)}/codebase", query)
+
+    def bases(self, name: str) -> Iterator[PromotionBody]:
+        """What was promoted in an environment: by name, the latest of each first."""
+        return self._walk(PromotionBody, f"{self.path}/{segment(name)}/bases", {})
+
+    def upload(self, name: str, files: Mapping[str, str]) -> CodebaseFiles:
+        """Store a codebase, so that an idea can name it by its `id`.
+
+        Raises:
+            Invalid: it changes or hides a protected file, is too large, or has a wrong name.
+        """
+        path = f"{self.path}/{segment(name)}/codebases"
+        response = self._http.request("POST", path, body={"files": dict(files)})
+        return CodebaseFiles.model_validate_json(response.content)
 
     def baseline(
         self,
@@ -109,10 +126,27 @@ class Environments(Group):
         path = f"{self.path}/{segment(name)}/conditions"
         return self._walk(EquivalenceBody, path, {"profile": profile})
 
-    def equate(self, name: str, profile: str, conditions: str, equals: str) -> EquivalenceBody:
-        """Take conditions for equal to others, as an operator."""
+    def equate(
+        self,
+        name: str,
+        profile: str,
+        conditions: str,
+        equals: str,
+        *,
+        despite_difference: bool = False,
+    ) -> EquivalenceBody:
+        """Take conditions for equal to others, as an operator.
+
+        Raises:
+            Conflict: no evidence, or (without `despite_difference`) their baselines differ.
+        """
         path = f"{self.path}/{segment(name)}/conditions"
-        body = {"profile": profile, "conditions": conditions, "equals": equals}
+        body = {
+            "profile": profile,
+            "conditions": conditions,
+            "equals": equals,
+            "despite_difference": despite_difference,
+        }
         return EquivalenceBody.model_validate_json(
             self._http.request("POST", path, body=body).content
         )
@@ -230,6 +264,22 @@ class Client:
     def sleep(self, seconds: float) -> None:
         """Wait before asking again for something that takes time."""
         self._http.sleep(seconds)
+
+    def compare(
+        self, a: str, b: str, *, environment: str | None = None, profile: str | None = None
+    ) -> PairBody:
+        """Codebase `a` against `b`, on the seeds that both have a result on.
+
+        Each is an experiment, the hash of a codebase, or `baseline`. Name environment and profile
+        where neither is an experiment.
+
+        Raises:
+            NotFound: one has no result, or no seed is common to both.
+        """
+        asked = {"a": a, "b": b, "environment": environment, "profile": profile}
+        query = {name: value for name, value in asked.items() if value is not None}
+        response = self._http.request("GET", "/v1/comparison", query=query)
+        return PairBody.model_validate_json(response.content)
 
     def version(self) -> str:
         """The version of the service."""

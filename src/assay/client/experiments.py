@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
 
 from assay.client.http import Http
 from assay.client.resource import Group, segment
 from assay.contracts.base import Page
+from assay.contracts.bases import DEFAULT_NAME, PromoteRequest, PromotionBody
 from assay.contracts.batch import (
+    BatchBody,
+    ConfirmRequest,
     CurvePoint,
     ExperimentBody,
     ImplementationBody,
     MeasurementBody,
-    PairBody,
     ResultBody,
 )
 
 Stream = Literal["train", "score"]
+Against = Literal["base", "baseline"]
 CurvePoints = list[CurvePoint]
 
 
@@ -56,11 +61,6 @@ class Experiments(Group):
         query = {"batch": batch, "limit": limit, "cursor": cursor}
         return self._page(ExperimentBody, self.path, query)
 
-    def compare(self, experiment: str, other: str) -> PairBody:
-        """An experiment beside another, which takes the place of the baseline."""
-        path = f"{self.path}/{segment(experiment)}/comparison"
-        return self._get(PairBody, path, {"with": other})
-
     def get(self, experiment: str) -> ExperimentBody:
         """An experiment."""
         return self._get(ExperimentBody, f"{self.path}/{segment(experiment)}")
@@ -81,14 +81,98 @@ class Experiments(Group):
         response = self._http.request("POST", f"{self.path}/{segment(experiment)}/retry")
         return ExperimentBody.model_validate_json(response.content)
 
-    def diff(self, experiment: str) -> str:
-        """The unified diff of the winning codebase against the baseline.
+    def confirm(
+        self,
+        experiment: str,
+        *,
+        beside: Sequence[str] = (),
+        seeds: int = 5,
+        search: str | None = None,
+        base: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> BatchBody:
+        """Measure results again: fresh seeds, the sealed split, the baseline on the same.
+
+        Those named `beside` are confirmed in the same batch, and what may be claimed is decided
+        for all of them together. They are compared with `base`, by default their own batch's.
+
+        Raises:
+            InvalidInput: one has no result, or they were made on different terms.
+        """
+        response = self._http.request(
+            "POST",
+            f"{self.path}/{segment(experiment)}/confirm",
+            body=ConfirmRequest(seeds=seeds, beside=list(beside), search=search, base=base),
+            idempotency_key=idempotency_key,
+        )
+        return BatchBody.model_validate_json(response.content)
+
+    def check_confirmation(
+        self,
+        experiment: str,
+        *,
+        beside: Sequence[str] = (),
+        seeds: int = 5,
+        base: str | None = None,
+    ) -> dict[str, Any]:
+        """Have a confirmation checked and priced as `batches.check` does; nothing is stored."""
+        response = self._http.request(
+            "POST",
+            f"{self.path}/{segment(experiment)}/confirm",
+            query={"dry_run": True},
+            body=ConfirmRequest(seeds=seeds, beside=list(beside), base=base),
+        )
+        return TypeAdapter(dict[str, Any]).validate_json(response.content)
+
+    def reproduce(self, experiment: str, *, queue: bool = False) -> ExperimentBody:
+        """Measure a result again as its record says; the experiment that does so.
+
+        Repeating it while that one waits or runs gives the same one. `queue`: ask also where no
+        live worker measures under the conditions of the result; it then waits for one.
+
+        Raises:
+            NotFound: it ended without a result.
+            Conflict: it has not ended, or no live worker has its conditions; the message says in
+                which facts they differ.
+        """
+        path = f"{self.path}/{segment(experiment)}/reproduce"
+        query = {"queue": True} if queue else None
+        response = self._http.request("POST", path, query=query)
+        return ExperimentBody.model_validate_json(response.content)
+
+    def bundle(self, experiment: str) -> bytes:
+        """A zip with all that measuring the result again takes, and a `run.py` that does so.
+
+        Raises:
+            NotFound: there is no result (yet).
+        """
+        path = f"{self.path}/{segment(experiment)}/bundle"
+        return self._http.request("GET", path, accept="application/zip").content
+
+    def promote(self, experiment: str, *, name: str = DEFAULT_NAME) -> PromotionBody:
+        """Give a confirmed codebase a name that batches can start from as their `base`.
+
+        Repeating it changes nothing.
+
+        Raises:
+            Conflict: it is not confirmed to be better than what the name stands for, or than the
+                baseline; the message says how to confirm it.
+        """
+        path = f"{self.path}/{segment(experiment)}/promote"
+        response = self._http.request("POST", path, body=PromoteRequest(name=name))
+        return PromotionBody.model_validate_json(response.content)
+
+    def diff(self, experiment: str, *, against: Against = "base") -> str:
+        """The unified diff of the winning codebase against its base, or against the baseline.
+
+        Without a base they are the same.
 
         Raises:
             NotFound: the experiment is not implemented (yet).
         """
         path = f"{self.path}/{segment(experiment)}/diff"
-        return self._http.request("GET", path, accept="text/plain").content.decode(
+        query = {"against": against}
+        return self._http.request("GET", path, query=query, accept="text/plain").content.decode(
             errors="replace"
         )
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from assay.client.resource import Group, segment
 from assay.contracts.batch import BatchBody, BatchOptions, EventBody, IdeaRequest
 from assay.contracts.search import (
+    AnswerBody,
+    AnswerRequest,
     EpochBody,
     EpochRequest,
     PauseRequest,
@@ -60,6 +62,20 @@ class Searches(Group):
     def epochs(self, search: str) -> Iterator[EpochBody]:
         """The stored epochs, from 0, page by page as they are asked for."""
         return self._walk(EpochBody, f"{self.path}/{segment(search)}/epochs", {})
+
+    def put_answer(self, search: str, answer: str, request: AnswerRequest) -> AnswerBody:
+        """Keep an answer of the ideator under an id; repeating with the same changes nothing."""
+        path = f"{self.path}/{segment(search)}/answers/{segment(answer)}"
+        response = self._http.request("PUT", path, body=request)
+        return AnswerBody.model_validate_json(response.content)
+
+    def answers(self, search: str, *, unread: bool = False) -> Iterator[AnswerBody]:
+        """The answers of the ideator, oldest first, page by page as they are asked for.
+
+        `unread`: those alone with passages that could not be read as ideas.
+        """
+        params = {"unread": "true"} if unread else {}
+        return self._walk(AnswerBody, f"{self.path}/{segment(search)}/answers", params)
 
     def put_epoch(self, search: str, number: int, ideas: Sequence[IdeaRequest]) -> EpochBody:
         """Store the ideas of an epoch; repeating with the same ideas changes nothing.

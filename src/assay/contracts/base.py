@@ -94,8 +94,8 @@ def _no_nul(text: str) -> str:
     return text
 
 
-class _Storable:
-    """A text that every database can keep: no NUL character, no lone surrogate."""
+class Storable:
+    """In `Annotated`: a text that every database can keep: no NUL character, no lone surrogate."""
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -115,12 +115,13 @@ Items = Annotated[list[T], FailFast()]
 #: In place of `Items[T] | None`, which Python cannot build: `FailFast` has no hash.
 ItemsOrNone = Annotated[list[T] | None, FailFast()]
 #: A text without a bound of its own: give it one where it is used.
-Text = Annotated[str, _Storable()]
-Name = Annotated[str, Field(min_length=1, max_length=200), _Storable()]
+Text = Annotated[str, Storable()]
+Name = Annotated[str, Field(min_length=1, max_length=200), Storable()]
 #: A name that is a column of 64 characters.
-ShortName = Annotated[str, Field(min_length=1, max_length=64), _Storable()]
+ShortName = Annotated[str, Field(min_length=1, max_length=64), Storable()]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", min_length=64, max_length=64)]
 #: A sentence or a traceback's last line, for people.
-Message = Annotated[str, Field(max_length=4_000), _Storable()]
+Message = Annotated[str, Field(max_length=4_000), Storable()]
 
 
 class Named:
@@ -157,8 +158,8 @@ class Named:
 
 Metadata = Annotated[
     dict[
-        Annotated[str, Field(max_length=64), _Storable()],
-        Annotated[str, Field(max_length=512), _Storable()],
+        Annotated[str, Field(max_length=64), Storable()],
+        Annotated[str, Field(max_length=512), Storable()],
     ],
     Named(16),
 ]

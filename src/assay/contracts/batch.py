@@ -19,6 +19,7 @@ from assay.contracts.base import (
     Request,
     Resource,
     Seed,
+    Sha256,
     ShortName,
     Text,
 )
@@ -36,6 +37,10 @@ Operator = Literal["seed", "exploit", "explore"]
 Sampling = Literal["staged", "paper"]
 Preflight = Literal["off", "compile", "smoke"]
 Novelty = Literal["allow", "warn", "skip"]
+Effort = Literal["low", "medium", "high"]
+#: Bounds of what a model can be told; each is left to the provider where it is null.
+MaxTokens = Annotated[int, Field(ge=256, le=1_000_000), READ_INTEGER]
+Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
 
 
 class IdeaRequest(Request):
@@ -61,6 +66,11 @@ class IdeaRequest(Request):
         None,
         description="Measure the codebase of this experiment again, on this batch's seeds; the "
         "text is kept and not implemented.",
+    )
+    codebase: Sha256 | None = Field(
+        None,
+        description="Measure this codebase as it is; the text is kept and not implemented. The "
+        "executor of the batch is `none`.",
     )
 
     @field_validator("text")
@@ -93,6 +103,16 @@ class BatchOptions(Request):
         le=3,
         description="How often a codebase that crashes early in training is sent back to its "
         "model with the traceback.",
+    )
+    temperature: Temperature | None = Field(
+        None, description="Of the executor; null is not sent. Some models take none."
+    )
+    max_tokens: MaxTokens | None = Field(
+        None,
+        description="Of an answer of the executor with its thinking; by default the service's.",
+    )
+    effort: Effort | None = Field(
+        None, description="How hard the executor thinks; null is not sent."
     )
     seeds: Items[Seed] = Field(
         [0], min_length=1, max_length=MAX_SEEDS, description="One measurement per seed and idea."
@@ -137,7 +157,9 @@ class BatchRequest(Request):
     profile: Name
     ideas: Items[IdeaRequest] = Field(min_length=1, max_length=MAX_IDEAS)
     executor: Name = Field(
-        "offline:literal", description="Who writes the diffs, as `provider:model[@base_url]`."
+        "offline:literal",
+        description="Who writes the diffs, as `provider:model[@base_url]`; `none` if all ideas "
+        "name their codebase.",
     )
     ideator: Name | None = Field(None, description="Who wrote the ideas, if not a person.")
     hardware_class: ShortName | None = Field(
@@ -148,8 +170,17 @@ class BatchRequest(Request):
         description="Under which conditions to measure (`GET /v1/conditions`); by default those "
         "of most live capacity.",
     )
+    base: ShortName | None = Field(
+        None,
+        description="The codebase that the ideas change, and are compared with: a name of "
+        "`GET /v1/environments/{name}/bases`, an experiment of yours, or the hash of a codebase. "
+        "By default the environment's own (`baseline`).",
+    )
     options: BatchOptions = BatchOptions()
-    search: ShortName | None = Field(None, description="The search this batch is an epoch of.")
+    search: ShortName | None = Field(
+        None,
+        description="The search that this batch is an epoch of, or whose results it confirms.",
+    )
     epoch: Annotated[int, Field(ge=0, le=10_000), READ_INTEGER] | None = None
     metadata: Metadata = {}
 
@@ -219,6 +250,11 @@ class BatchBody(Resource):
     conditions: str | None = Field(
         None, description="What its results have in common; null if none were recorded."
     )
+    kind: str = Field(
+        "score",
+        description="Of its measurements: score, or confirm (fresh seeds, scored on the sealed "
+        "split if the environment has one).",
+    )
     executor: str
     ideator: str | None
     state: str = Field(description="running, finished or cancelled.")
@@ -234,6 +270,10 @@ class BatchBody(Resource):
         description="Why queued measurements are not started: a pause after a fault of the host, "
         "or no worker. Empty if they only wait for others to end.",
     )
+    base: MeasuredBaseBody | None = Field(
+        None,
+        description="The codebase that its ideas change; null for the environment's own.",
+    )
     baseline: BaselineSummary | None
     best: BestSummary | None
     options: BatchOptions
@@ -243,6 +283,12 @@ class BatchBody(Resource):
     created_at: datetime
     finished_at: datetime | None
     links: Links
+
+    @property
+    def seeds_to_come(self) -> int:
+        """How many seeds of the baseline, and of the base, are still to come."""
+        base = self.base.measured.pending if self.base else 0
+        return base + (self.baseline.pending if self.baseline else 0)
 
 
 class BaselineSummary(Resource):
@@ -255,6 +301,22 @@ class BaselineSummary(Resource):
     failed: int = Field(0, description="Seeds that failed; they are not measured again unasked.")
 
 
+class BaseBody(Resource):
+    """A codebase other than the environment's own that ideas change."""
+
+    name: str | None = Field(
+        description="The name or the experiment that it was asked for by; null for a hash. What "
+        "is promoted under the name later changes nothing here."
+    )
+    codebase: str
+
+
+class MeasuredBaseBody(BaseBody):
+    """The base of a batch, as far as it is measured on the seeds of the baseline."""
+
+    measured: BaselineSummary
+
+
 class BestSummary(Resource):
     """The best result of a batch."""
 
@@ -263,7 +325,10 @@ class BestSummary(Resource):
 
 
 class ComparisonBody(Resource):
-    """A result against the baseline. Positive effects are improvements in either direction."""
+    """A result against a baseline. Positive effects are improvements in either direction.
+
+    The `comparison` of a batch with a base is with that base: it is what `baseline` means here.
+    """
 
     baseline_mean: float
     baseline_spread: float | None
@@ -308,16 +373,75 @@ class ComparisonBody(Resource):
     )
 
 
+class SideBody(Resource):
+    """One of two codebases that are compared."""
+
+    experiment: str | None = Field(description="Null for one that was named by its hash.")
+    codebase: str
+    is_baseline: bool = Field(description="It is the unmodified codebase of the environment.")
+    hardware_class: str
+    conditions: str | None = Field(description="Null if none were recorded.")
+
+
 class PairBody(Resource):
-    """One experiment beside another, which takes the place of the baseline in `comparison`."""
+    """Two codebases on the same seeds. In `comparison`, `b` takes the place of the baseline."""
 
     object: Literal["pair"] = "pair"
-    experiment: str
-    other: str
+    a: SideBody
+    b: SideBody
     environment: str
     profile: str
     metric_name: str
+    direction: str
+    seeds: list[int] = Field(description="On which both have a result. No other seed counts.")
     comparison: ComparisonBody
+
+
+class ConfirmRequest(Request):
+    """Measure the codebase of an experiment again, on seeds that selected nothing."""
+
+    seeds: Integer = Field(5, ge=1, le=MAX_SEEDS, description="How many fresh seeds.")
+    beside: Items[ShortName] = Field(
+        [],
+        max_length=1_000,
+        description="Other experiments to confirm in the same batch. What may be claimed is "
+        "decided for all of them together.",
+    )
+    search: ShortName | None = Field(
+        None, description="The search whose results they are; its caps hold."
+    )
+    base: ShortName | None = Field(
+        None,
+        description="What to compare them with, as in a batch; by default what their own batch "
+        "was. With `baseline`, the environment's own codebase.",
+    )
+
+
+class ConfirmationBody(Resource):
+    """How a result came out again: on fresh seeds, scored on the sealed split if there is one."""
+
+    experiment: str = Field(description="The one that confirms.")
+    batch: str
+    state: str
+    metric_name: str
+    metric: float | None
+    comparison: ComparisonBody | None = Field(
+        description="Beside the baseline on the same split, or beside `base` if there is one."
+    )
+    base: BaseBody | None = Field(None, description="What it was compared with, as of a batch.")
+    against_baseline: ComparisonBody | None = Field(
+        None, description="With a base: beside the environment's own codebase."
+    )
+    claimed: bool | None = Field(
+        description="Whether it may be claimed to be better than that (Holm's procedure "
+        "over all that its batch confirms); null until the batch and its baseline are finished."
+    )
+    gap: float | None = Field(
+        description="By how much more the result improved on the split that search sees."
+    )
+    repeated: int = Field(
+        0, description="Later confirmations, on other seeds. The first one decides."
+    )
 
 
 class UsedBody(Resource):
@@ -352,6 +476,12 @@ class IdeaBody(Resource):
     retries: str | None = Field(
         None, description="The failed experiment whose codebase is measured again."
     )
+    codebase: str | None = Field(
+        None, description="The codebase that was submitted in place of a text to implement."
+    )
+    reproduces: str | None = Field(
+        None, description="The experiment whose measurements are repeated."
+    )
     similar: list[SimilarBody] = Field(
         [], description="Earlier ideas in nearly the same words, most alike first."
     )
@@ -362,6 +492,34 @@ class SimilarBody(Resource):
 
     experiment: str
     similarity: float = Field(description="Jaccard similarity of their words.")
+
+
+class SeedAgreementBody(Resource):
+    """A seed that was measured a second time. Numbers are rounded as results are."""
+
+    seed: int
+    before: float = Field(description="The metric of the experiment that is reproduced.")
+    again: float | None = Field(description="Null without a second result.")
+    equal: bool | None = Field(description="Whether the exact numbers are; null without both.")
+    failure: str | None = Field(None, description="The code of its failure now.")
+
+
+class AgreementBody(Resource):
+    """Results beside those that they repeat. Exact numbers decide, rounded ones are shown."""
+
+    experiment: str = Field(description="The experiment that is reproduced.")
+    agreement: str = Field(
+        description="to the digit, within noise, disagrees, or undecided where seeds have no "
+        "second result and their code is not to blame."
+    )
+    agrees: bool | None = Field(description="Null if undecided.")
+    difference: float | None = Field(
+        None, description="By how much the metric is larger now; the mean over seeds."
+    )
+    p: float | None = Field(
+        None, description="Of a difference as large by chance; null if there is none."
+    )
+    seeds: list[SeedAgreementBody]
 
 
 class RepairBody(Resource):
@@ -429,13 +587,16 @@ class ExperimentBody(Resource):
     metric: float | None = Field(
         description="Mean over the experiment's seeds, or the best where artifacts are judged."
     )
-    confirmed: float | None = Field(
-        None,
-        description="The metric on the sealed split, if the environment measures it: ranks "
-        "winners, and is not for search.",
-    )
     reward: float
-    comparison: ComparisonBody | None
+    base: BaseBody | None = Field(
+        None, description="The codebase that it changes; null for the environment's own."
+    )
+    comparison: ComparisonBody | None = Field(
+        description="With its base, or with the environment's baseline if it has none."
+    )
+    against_baseline: ComparisonBody | None = Field(
+        None, description="With the environment's baseline, if it has a base."
+    )
     used: UsedBody | None = Field(
         None, description="What it used beside the baseline, where the profile caps that."
     )
@@ -443,11 +604,25 @@ class ExperimentBody(Resource):
     warm_up_seconds: float | None = Field(
         None, description="What training took before its clock started; not part of `seconds`."
     )
+    confirmation: ConfirmationBody | None = Field(
+        None, description="The latest one. Ranks winners, and is not for search."
+    )
+    claimed: bool | None = Field(
+        None,
+        description="Of an experiment that confirms another: whether that may be claimed to be "
+        "better; null until its batch and the baseline are finished.",
+    )
     shared_with: list[str] = Field(
         [], description="Other experiments whose codebase is identical; they share measurements."
     )
     retried_as: list[str] = Field(
         [], description="Experiments that measured it again after it failed, oldest first."
+    )
+    reproduced_as: list[str] = Field(
+        [], description="Experiments that repeated its measurements, oldest first."
+    )
+    agreement: AgreementBody | None = Field(
+        None, description="Of a reproduction that has ended: whether its results agree."
     )
     created_at: datetime
     finished_at: datetime | None
@@ -490,6 +665,14 @@ class ImplementationBody(Resource):
     samples: list[SampleBody]
 
 
+class RescoreBody(Resource):
+    """The second evaluation of a result, with fresh secret positions. The first one counts."""
+
+    metric: float
+    metrics: dict[str, float]
+    seconds: float = Field(description="Its wall clock.")
+
+
 class MeasurementBody(Resource):
     """One scored execution of a codebase."""
 
@@ -507,6 +690,12 @@ class MeasurementBody(Resource):
     failure: FailureBody | None
     metric: float | None
     metrics: dict[str, float]
+    rescore: RescoreBody | None = Field(
+        None, description="The second evaluation, of a result that was scored twice."
+    )
+    seconds: float | None = Field(
+        None, description="Wall clock of training and evaluation; of a smoke, of its start."
+    )
     provenance: dict[str, Any]
     promotable: bool = Field(
         False,
@@ -543,6 +732,9 @@ class ResultBody(Resource):
     metric: float
     reward: float
     comparison: ComparisonBody | None
+    against_baseline: ComparisonBody | None = Field(
+        None, description="With the environment's baseline, if the experiment has a base."
+    )
     used: UsedBody | None = Field(
         None, description="What it used beside the baseline, where the profile caps that."
     )
@@ -591,5 +783,5 @@ class EventBody(Resource):
     created_at: datetime
 
 
-for _model in (BatchBody, IdeaBody, ExperimentBody, MeasurementBody, ResultBody):
+for _model in (BatchBody, IdeaBody, ConfirmationBody, ExperimentBody, MeasurementBody, ResultBody):
     _model.model_rebuild()

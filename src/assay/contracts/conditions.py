@@ -48,3 +48,6 @@ class EquivalenceRequest(Request):
     profile: Name
     conditions: ShortName
     equals: ShortName
+    despite_difference: bool = Field(
+        False, description="Also if chance does not explain how their baselines differ."
+    )

@@ -20,6 +20,7 @@ from assay.contracts.base import (
 from assay.domain.failure_codes import MOST_DECLARED, why_not_declarable
 from assay.domain.metrics import Direction, Judged, RewardKind
 from assay.domain.rounding import DEFAULT_BITS
+from assay.domain.states import MeasurementKind
 
 #: A file of a codebase, or a pattern of files.
 FileName = Annotated[Text, Field(min_length=1, max_length=1_000)]
@@ -63,9 +64,14 @@ class MetricSpec(Manifest):
     )
     confirmed: Name | None = Field(
         None,
-        description="Another number that `evaluate` returns: the metric on the split `sealed/`. "
-        "It ranks winners, and search does not see it.",
+        description="Another number that `evaluate` returns in a confirmation: the metric on the "
+        "split `sealed/`. Without it, they are scored on `sealed/` in place of `search/`.",
     )
+
+    def deciding(self, kind: MeasurementKind) -> str:
+        """The name of the number that is the metric of a measurement of this kind."""
+        is_confirmed = kind is MeasurementKind.CONFIRM and self.confirmed is not None
+        return self.confirmed if is_confirmed and self.confirmed else self.name
 
 
 class CodebaseSpec(Manifest):
@@ -247,6 +253,40 @@ class Profile(Manifest):
     def artifact_bytes(self) -> int:
         return int((self.artifact_gb or ARTIFACT_GB) * (1 << 30))
 
+    @property
+    def in_words(self) -> str:
+        """What an experiment of this profile has and may use, as models and people are told."""
+        budget = self.budget
+        gpus = f"{self.gpus} GPU{'' if self.gpus == 1 else 's'}" if self.gpus else "no GPU"
+        cores = "1 CPU core" if self.cpus == 1 else f"{self.cpus} CPU cores"
+        parts = [f"{cores}, {gpus} and {self.memory_gb:g} GB of memory"]
+        if budget.tokens is not None:
+            parts.append(f"{budget.tokens:,} training tokens, each counted as often as it is read")
+        if budget.steps is not None:
+            parts.append(f"{budget.steps:,} steps of training")
+        caps = {
+            "the CPU time of training": budget.compute,
+            "the CPU time of the evaluation": budget.evaluation_compute,
+            "the size of what training leaves": budget.artifact,
+        }
+        parts += [
+            f"at most {multiple:g} times the baseline for {what}"
+            for what, multiple in caps.items()
+            if multiple is not None
+        ]
+        if self.gpus:
+            parts.append(f"{budget.seconds:g} s of wall clock for training, so speed counts")
+        else:
+            limits = f"{budget.seconds:g} s of wall clock"
+            if budget.cpu_seconds is not None:
+                limits += f" and {budget.cpu_seconds:g} s of CPU time"
+            parts.append(f"training is ended after {limits}")
+        if budget.warm_up_seconds is not None:
+            parts.append(
+                f"before that, at most {budget.warm_up_seconds:g} s to compile, without data"
+            )
+        return "; ".join(parts)
+
     def cut(self) -> Profile:
         """Return the profile at the size of its own smoke; itself if it declares none.
 
@@ -426,11 +466,14 @@ class BaselineBody(Resource):
     profile: str
     hardware_class: str
     conditions: str | None = Field(None, description="Null if none were recorded.")
+    facts: dict[str, str] = Field({}, description="Those that decide the conditions, if recorded.")
     metric: str
     mean: float | None = None
     spread: float | None = Field(None, description="Sample standard deviation over seeds.")
     seeds: list[int] = []
     values: list[float] = []
+    kind: str = Field("score", description="Of its measurements.")
+    measurements: list[str] = Field([], description="The one of each of `seeds`, in their order.")
     pending: int = Field(0, description="Number of seeds that are still to be measured.")
     pending_seeds: list[int] = []
     failed: int = Field(0, description="Number of seeds that failed; `again` repeats them.")
@@ -472,6 +515,10 @@ class ProfileBody(Resource):
     baseline_seeds: int = Field(
         description="Seeds its baseline is measured on, unless a request names a number."
     )
+    in_words: str = Field(
+        "", description="Hardware and budget, as models that propose and implement ideas read it."
+    )
+    notes: str = Field("", description="What the profile means in the code; empty if not said.")
 
 
 class SplitBody(Resource):
@@ -483,8 +530,12 @@ class SplitBody(Resource):
     )
     bits_budget: int = Field(description="`held_out_bits` of the manifest.")
     worn: bool = Field(
-        description="Results have shown more than the budget: confirm the best of them on a fresh "
-        "split."
+        description="Results have shown more than the budget, or the gap to what confirmations "
+        "find grows: ideas may have adapted to the split, so confirm the best of them."
+    )
+    gap_grows: bool = Field(
+        False,
+        description="Results improve ever more on this split than in their confirmations.",
     )
 
 
@@ -508,6 +559,7 @@ class EnvironmentBody(Resource):
     knobs: list[KnobSpec] = []
     recipes: list[RecipeSpec] = []
     codebase: str = Field(description="Hash of the baseline codebase.")
+    rules: str = Field("", description="Its own rules for who changes the codebase.")
     splits: list[SplitBody] = Field([], description="The held-out splits that evaluators read.")
 
 
@@ -515,5 +567,6 @@ class CodebaseFiles(Resource):
     """The text files of a codebase."""
 
     object: Literal["codebase"] = "codebase"
-    id: str
+    id: str = Field(description="The SHA-256 of its names and contents.")
+    environment: str
     files: dict[str, str]

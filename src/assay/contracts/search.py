@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -19,13 +19,18 @@ from assay.contracts.base import (
     Resource,
     Seed,
     ShortName,
+    Text,
 )
-from assay.contracts.batch import MAX_IDEAS, IdeaRequest
+from assay.contracts.batch import MAX_IDEAS, MAX_THINKING, BaseBody, IdeaRequest, Operator
 from assay.contracts.caps import Spending
 
 #: What the ideas of an epoch may take, as JSON. Model ideators answer in at most 24,000 tokens, so
 #: an idea with its `thinking` takes about 0.1 MB: 80 of them fit twice over.
 MAX_EPOCH_BYTES = 16 << 20
+
+
+#: Characters of an ideator's answer that are kept.
+MAX_ANSWER = 1 << 20
 
 
 class SearchRequest(Request):
@@ -42,6 +47,9 @@ class SearchRequest(Request):
     ideator: Name = "offline:ideator"
     executor: Name = "offline:literal"
     hardware_class: ShortName | None = None
+    base: ShortName | None = Field(
+        None, description="What the ideas of all epochs change, as in a batch."
+    )
     config: JsonObject = {}
     caps: Spending = Field(Spending(), description="For all its epochs together.")
     metadata: Metadata = {}
@@ -56,6 +64,43 @@ class EpochRequest(Request):
         description="At most the search's `batch_size`, and at most "
         f"{MAX_EPOCH_BYTES >> 20} MiB as JSON.",
     )
+
+
+class AnswerRequest(Request):
+    """An answer of the ideator, kept whether or not ideas could be read from it."""
+
+    epoch: Integer = Field(ge=0, le=10_000, description="The epoch whose ideas were asked for.")
+    operator: Operator
+    asked: Integer = Field(ge=1, le=MAX_IDEAS, description="Ideas that the question is for.")
+    ideas: Integer = Field(ge=0, le=MAX_IDEAS, description="Ideas that could be read from it.")
+    unread: Integer = Field(
+        ge=0,
+        le=1_000_000,
+        description="Passages that look like ideas and could not be read; 1 if there is no idea "
+        "in it.",
+    )
+    stop: ShortName = Field(description="How it ended: end, truncated or refused.")
+    text: Text = Field(max_length=MAX_ANSWER)
+    thinking: Annotated[Text, Field(max_length=MAX_THINKING)] | None = Field(
+        None, description="What the model thought in private before it answered."
+    )
+
+
+class AnswerBody(Resource):
+    """An answer of a search's ideator, as it came."""
+
+    object: Literal["answer"] = "answer"
+    id: str
+    search: str
+    epoch: int
+    operator: str
+    asked: int
+    ideas: int
+    unread: int
+    stop: str
+    text: str
+    thinking: str | None
+    created_at: datetime
 
 
 def bytes_of(ideas: Iterable[IdeaRequest]) -> int:
@@ -111,11 +156,18 @@ class SearchBody(Resource):
     ideator: str
     executor: str
     hardware_class: str | None
+    base: BaseBody | None = Field(
+        None, description="What its ideas change; null for the environment's own codebase."
+    )
     config: dict[str, Any]
     caps: Spending = Spending()
     state: str = Field(description="running, finished or cancelled.")
     epochs_finished: int
     best: list[BestOfEpoch] = Field(description="Best metric so far, per finished epoch.")
+    answers: int = Field(0, description="Answers of its ideator that are kept.")
+    answers_unread: int = Field(
+        0, description="Those of them with passages that could not be read as ideas."
+    )
     pauses: list[PauseBody] = Field(
         [], description="Where its loop stopped because one code ended most of an epoch."
     )

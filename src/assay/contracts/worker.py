@@ -23,6 +23,7 @@ from assay.contracts.base import (
     Number,
     Request,
     Resource,
+    Sha256,
     ShortName,
     Text,
 )
@@ -38,12 +39,15 @@ MAX_PIECES = 1_000
 MAX_PIECE_BYTES = 4 << 20
 MAX_VALUES = 1_024
 MAX_ARTIFACTS = 1_000
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", min_length=64, max_length=64)]
 #: Name → number. A worker keeps 64 of a line of the codebase's metrics file.
 Values = Annotated[
     dict[Annotated[Text, Field(min_length=1, max_length=200)], Number],
     Named(MAX_VALUES),
 ]
+
+
+#: Key of a provenance: the split that decides the metric of a result, and its two values.
+SCORED_ON, SEARCH, SEALED = "scored_on", "search", "sealed"
 
 
 class Device(Request):
@@ -336,6 +340,13 @@ class FailureReport(Request):
     retryable: bool = False
 
 
+class RescoreReport(Request):
+    """The second evaluation of what a codebase left, which agreed with the first."""
+
+    metrics: Values
+    seconds: float = Field(ge=0, le=1e9, description="Its wall clock.")
+
+
 class FinishRequest(LeaseRequest):
     """The end of an attempt, with its last log bytes and curve points."""
 
@@ -355,6 +366,12 @@ class FinishRequest(LeaseRequest):
         "codebase's.",
     )
     metrics: Values = {}
+    # A process that knows no such field refuses it, so it is sent only where it says something.
+    rescore: RescoreReport | None = Field(
+        None,
+        exclude_if=lambda rescore: rescore is None,
+        description="Of a success that was scored twice; `metrics` are the first evaluation's.",
+    )
     provenance: JsonObject = {}
     artifacts: Items[ManifestEntry] = Field([], max_length=MAX_ARTIFACTS)
     started: bool = Field(False, description="Whether the codebase was started at all.")
@@ -368,6 +385,8 @@ class FinishRequest(LeaseRequest):
             raise ValueError("failure: needed for a failed attempt, and only for one")
         if (self.infrastructure or self.unclear) and self.state != "failed":
             raise ValueError("infrastructure, unclear: only a failed attempt is tried again")
+        if self.rescore is not None and self.state != "succeeded":
+            raise ValueError("rescore: only of a success; leave it out")
         return self
 
 

@@ -354,8 +354,8 @@ RULES: Final[Mapping[FailureCode, FailureRules]] = {
         Blame.NOBODY,
     ),
     FailureCode.UNCHANGED: _edit(
-        "A repair gave the codebase that crashed. It stands in the message of the crash, never"
-        " alone."
+        "The edit changes comments, docstrings or formatting alone, so the code is the original's."
+        " Or a repair gave the codebase that crashed; then it stands in the message of the crash."
     ),
     FailureCode.NO_SAMPLES: _unasked("No sample was asked for."),
     FailureCode.NO_REVISIONS: _unasked("No call was made for a sample."),

@@ -86,6 +86,19 @@ def shown_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def shown_rescore(second: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of a second evaluation as they are shown.
+
+    Each is rounded by the rule of `shown_metrics`, and at least as coarsely as the first
+    evaluation's is.
+    """
+    steps = _rescore_steps(second, first)
+    return {
+        key: _rounded(value, steps[key]) if key in steps else value
+        for key, value in second.items()
+    }
+
+
 def shown_provenance(
     provenance: Mapping[str, Any], metrics: Mapping[str, Any], metric: str
 ) -> dict[str, Any]:
@@ -140,18 +153,31 @@ def bits_of(value: float, step: Decimal) -> int:
     return _elias_delta(multiple) + _elias_delta(exponent)
 
 
+@dataclass(frozen=True)
+class SplitMetrics:
+    """Which metric an evaluation took on each split; None where it did not read the split."""
+
+    search: str | None = None
+    sealed: str | None = None
+
+    @property
+    def metric(self) -> str:
+        """The one that counts: on `sealed`, if that was read."""
+        found = self.sealed or self.search
+        assert found is not None, "an evaluation reads a split"
+        return found
+
+
 def success_bits(
     metrics: Mapping[str, Any],
     provenance: Mapping[str, Any],
     seconds: float,
-    metric: str,
-    confirmed: str | None,
+    scored: SplitMetrics,
 ) -> Bits:
     """Return what a result shows about each split: all its numbers, its outcome, its verdict.
 
-    The family of `metric` (the number itself and `<metric>/…`) is about the split `search`, that
-    of `confirmed` about `sealed`. All else counts for both. Without `confirmed`, the evaluator has
-    no metric on `sealed`, and nothing counts for it.
+    The family of a split's metric (the number itself and `<metric>/…`) is about that split. All
+    else counts for every split that the evaluation read.
     """
     families = {key: key.partition("/")[0] for key in metrics}
     errors = _standard_errors(metrics)
@@ -160,25 +186,51 @@ def success_bits(
         for key, value in shown_metrics(metrics).items()
     }
     both = OUTCOME_BITS + VERDICT_BITS + bits_of(whole(seconds), Decimal(1))
+    metric = scored.metric
     both += sum(_fact_bits(shown_provenance(provenance, metrics, metric), metrics, metric))
-    both += sum(n for key, n in each.items() if families[key] not in (metric, confirmed))
-    search = sum(n for key, n in each.items() if families[key] == metric)
-    if confirmed is None:
-        return Bits(both + search)
-    return Bits(both + search, both + sum(n for k, n in each.items() if families[k] == confirmed))
+    names = (scored.search, scored.sealed)
+    both += sum(n for key, n in each.items() if families[key] not in names)
+    search, sealed = (
+        both + sum(n for key, n in each.items() if families[key] == name) if name else 0
+        for name in names
+    )
+    return Bits(search, sealed)
 
 
-def failure_bits(confirmed: str | None) -> Bits:
+def rescore_bits(
+    second: Mapping[str, Any], seconds: float, first: Mapping[str, Any], scored: SplitMetrics
+) -> Bits:
+    """Return what the second evaluation of a result shows about each split, beside the first.
+
+    The family of the metric on `sealed` is about that split. All else counts for every split that
+    the evaluation read, as the second score does where a worker tells it in the provenance.
+    """
+    steps = _rescore_steps(second, first)
+    each = {
+        key: bits_of(value, steps[key]) if key in steps else 2
+        for key, value in shown_rescore(second, first).items()
+    }
+    sealed = sum(n for key, n in each.items() if key.partition("/")[0] == scored.sealed)
+    both = sum(each.values()) - sealed + bits_of(whole(seconds), Decimal(1))
+    return Bits(both if scored.search else 0, both + sealed if scored.sealed else 0)
+
+
+def failure_bits(scored: SplitMetrics) -> Bits:
     """Return what a failure in scoring shows: its code."""
-    return Bits(OUTCOME_BITS, OUTCOME_BITS if confirmed is not None else 0)
+    return Bits(
+        OUTCOME_BITS if scored.search else 0,
+        OUTCOME_BITS if scored.sealed else 0,
+    )
 
 
 def _fact_bits(facts: Mapping[str, Any], metrics: Mapping[str, Any], metric: str) -> Iterator[int]:
     """The bits of every number in a provenance that was measured while scoring."""
     for key, value in facts.items():
+        if key.startswith(_TRAINING):
+            continue
         if isinstance(value, Mapping):
             yield from _fact_bits(value, metrics, metric)
-        elif isinstance(value, float) and not key.startswith(_TRAINING):
+        elif isinstance(value, float):
             yield bits_of(value, _fact_step(key, value))
 
 
@@ -192,6 +244,17 @@ def _fact_step(key: str, value: float) -> Decimal:
 def _coarse(value: float) -> Decimal:
     """A tenth, or the step of the second significant digit where that is coarser."""
     return max(Decimal("0.1"), Decimal(1).scaleb(0 if value == 0 else _exponent(value) - 1))
+
+
+def _rescore_steps(second: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Decimal]:
+    """The step of each finite metric of a second evaluation: its own, or the first one's."""
+    own, other = _standard_errors(second), _standard_errors(first)
+    steps = {}
+    for key, value in second.items():
+        if _is_finite(value):
+            beside = first if _is_finite(first.get(key)) else {**first, key: value}
+            steps[key] = max(_step(second, key, own), _step(beside, key, other))
+    return steps
 
 
 def _standard_errors(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -104,13 +104,27 @@ class WorkerState(StrEnum):
 class MeasurementKind(StrEnum):
     """What a measurement is for.
 
-    `score` counts as a result; `smoke` only shows that a codebase starts; `control` shows that the
-    unmodified codebase does on a host what it does on others.
+    `score` is what search sees, on the split `search`. `confirm` is scored on the split `sealed`,
+    where the environment has one, on seeds that selected nothing; no ideator sees it. `smoke` only
+    shows that a codebase starts. `control` shows that a codebase does again, or on another host,
+    what it did before.
     """
 
     SCORE = "score"
+    CONFIRM = "confirm"
     SMOKE = "smoke"
     CONTROL = "control"
+
+    @property
+    def baseline(self) -> MeasurementKind:
+        """The kind of the baseline's measurements that one of this kind is compared with."""
+        confirms = self is MeasurementKind.CONFIRM
+        return MeasurementKind.CONFIRM if confirms else MeasurementKind.SCORE
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether a success of this kind has a metric."""
+        return self is not MeasurementKind.SMOKE
 
 
 class FailureStage(StrEnum):

@@ -24,13 +24,18 @@ def read_tree(folder: Path) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
-        if _IGNORED.intersection(relative.parts) or path.suffix == ".pyc":
+        if any(map(is_ignored, relative.parts)):
             continue
         if path.is_symlink():
             raise InvalidInput(f"{path}: symbolic links are not allowed in an environment")
         if path.is_file():
             files[relative.as_posix()] = path.read_bytes()
     return files
+
+
+def is_ignored(name: str) -> bool:
+    """Whether a file or folder of this name belongs to no source tree."""
+    return name in _IGNORED or name.endswith(".pyc")
 
 
 def pack_tree(files: Mapping[str, bytes]) -> bytes:

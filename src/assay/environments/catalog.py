@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,15 @@ MANIFEST = "environment.toml"
 BASELINES = "baseline.json"
 #: Texts of the environment's own for those who implement ideas (see docs/environments.md).
 RULES, EXAMPLE = "prompts/executor_rules.txt", "prompts/executor_example.txt"
+#: What a profile means in the code, for those who propose and implement ideas; by its name.
+PROFILE_NOTES = "prompts/profile_{}.txt"
 #: Prose, prompts and measured baselines do not change what is run: no part of the hash.
-NOT_HASHED = frozenset({"README.md", BASELINES, RULES, EXAMPLE})
+NOT_HASHED = ("README.md", BASELINES, RULES, EXAMPLE, PROFILE_NOTES.format("*"))
+
+
+def is_hashed(name: str) -> bool:
+    """Whether a file of an environment is part of its hash."""
+    return not any(fnmatchcase(name, pattern) for pattern in NOT_HASHED)
 
 
 def default_folders() -> list[Path]:
@@ -125,7 +133,7 @@ class Environment:
 
     @cached_property
     def content_hash(self) -> str:
-        return tree_hash({n: c for n, c in self.files.items() if n not in NOT_HASHED})
+        return tree_hash({n: c for n, c in self.files.items() if is_hashed(n)})
 
     @cached_property
     def codebase(self) -> dict[str, str]:
@@ -167,12 +175,16 @@ class Environment:
             ) from None
 
     def prompt(self, name: str) -> str:
-        """The environment's own text for a prompt (`RULES`, `EXAMPLE`); empty without one."""
+        """The environment's own text for a prompt (such as `RULES`); empty without one."""
         path = self.folder / name
         with _reading():
             if path.is_file():
                 return path.read_text(encoding="utf-8")
         return ""
+
+    def profile_notes(self, profile: str) -> str:
+        """What a profile means in the code; empty where the environment does not say."""
+        return self.prompt(PROFILE_NOTES.format(profile))
 
     def committed_baselines(self) -> Mapping[str, Any]:
         """`baseline.json`: what `assay env calibrate` measured, by profile and hardware class."""

@@ -44,10 +44,11 @@ class EvaluationRequest:
 
     `environment_dir` is the unpacked bundle, `codebase_dir` a copy of the codebase that training
     could not write to, `artifact_dir` what training left (hostile), `held_out` the prepared split
-    that scores, `sealed` the other one. `checkpoints` are those the worker saw. `seed` is for what
-    must stay secret; predictors are told `shown_seed`, so that they cannot tell one evaluation of
-    their artifact from another. `predict` is None where the environment has no such entry point.
-    Predictors get the GPUs with the UUIDs `gpus`, graders none.
+    that scores, `sealed` one that a confirmation scores beside it (None: there is none to score).
+    `checkpoints` are those the worker saw. `seed` is for what must stay secret; predictors are
+    told `shown_seed`, so that they cannot tell one evaluation of their artifact from another.
+    `predict` is None where the environment has no such entry point. Predictors get the GPUs with
+    the UUIDs `gpus`, graders none.
     `secret` is mixed into all random numbers that must not be known: held-out text may be public.
     `seconds` bound the whole evaluation and `answer_seconds` each answer of a predictor (None: a
     quarter of the whole, the first one half). Of the time for which the host keeps the evaluation
@@ -147,14 +148,19 @@ class Evaluation:
         return self.request.held_out
 
     @property
+    def confirms(self) -> bool:
+        """Whether the split `sealed/` is to be scored, too: only in a confirmation."""
+        return self.request.sealed is not None
+
+    @property
     def sealed(self) -> Path:
         """The prepared split `sealed/`, to confirm on what `held_out` has selected.
 
         Raises:
-            ValueError: whoever asked for this evaluation did not give it.
+            ValueError: this evaluation does not confirm anything.
         """
         if self.request.sealed is None:
-            raise ValueError("this evaluation has no sealed split")
+            raise ValueError("only a confirmation reads sealed/; ask run.confirms first")
         return self.request.sealed
 
     @property

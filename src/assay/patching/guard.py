@@ -2,9 +2,9 @@
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from assay.patching.paths import check_name, is_protected
+from assay.patching.paths import check_name, fold, is_protected
 from assay.patching.shadows import find_shadows
 from assay.patching.types import PatchRefused, RefusalCode
 
@@ -30,7 +30,7 @@ def check_codebase(
         if is_protected(name, protected) and _digest(files, name) != _digest(baseline, name):
             raise PatchRefused(
                 RefusalCode.PROTECTED,
-                f"{name} is protected, and the answer would change it. Leave it as it is.",
+                f"{name} is protected, and it would be changed. Leave it as it is.",
             )
     for name, hidden in find_shadows(files, baseline, protected).items():
         raise PatchRefused(
@@ -46,6 +46,33 @@ def check_codebase(
         raise PatchRefused(
             RefusalCode.TOO_LARGE, f"{problem}. Code may not carry data or trained weights."
         )
+
+
+def check_beside_each_other(files: Collection[str], baseline: Collection[str]) -> None:
+    """Refuse new files that no file system could hold beside the others: names that differ only
+    in case, or a file where another name needs a folder.
+
+    A patch is checked for this as it is applied; call it for a tree that came whole.
+
+    Raises:
+        PatchRefused: `bad_path`.
+    """
+    names: dict[str, str] = {}
+    for name in sorted(files, key=lambda name: (name not in baseline, name)):
+        other = names.setdefault(fold(name), name)
+        if other != name and name not in baseline:
+            raise PatchRefused(
+                RefusalCode.BAD_PATH, f"`{name}` cannot stand beside `{other}`: rename one."
+            )
+    for folded, name in names.items():
+        parts = folded.split("/")
+        for end in range(1, len(parts)):
+            other = names.get("/".join(parts[:end]), name)
+            if other != name and not {name, other} <= set(baseline):
+                raise PatchRefused(
+                    RefusalCode.BAD_PATH,
+                    f"`{name}` cannot stand beside the file `{other}`: rename one.",
+                )
 
 
 def size_problem(sizes: Mapping[str, int], baseline: Mapping[str, int]) -> str | None:

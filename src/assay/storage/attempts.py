@@ -34,7 +34,7 @@ from assay.storage.telemetry import Piece, Telemetry
 from assay.storage.text import clean_json
 from assay.telemetry.counts import DUPLICATES
 
-__all__ = ["Outcome", "Piece", "Telemetry"]
+__all__ = ["Outcome", "Piece", "Rescored", "Telemetry"]
 _log = logging.getLogger(__name__)
 _LIVE = [s.value for s in LIVE_ATTEMPT]
 _SUBJECT = (
@@ -185,10 +185,20 @@ def _is_forward(current: str, new: AttemptState) -> bool:
 
 
 @dataclass(frozen=True)
+class Rescored:
+    """What the second evaluation of an artifact gave, exact; `seconds` is its wall clock."""
+
+    metric: float
+    metrics: dict[str, float]
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How an attempt ended. A smoke that succeeded has no metric, everything else that did has.
 
-    `unclear`: the host may be to blame, or the codebase.
+    `unclear`: the host may be to blame, or the codebase. `rescored`: of a success that was scored
+    twice.
     """
 
     state: AttemptState
@@ -196,6 +206,7 @@ class Outcome:
     unclear: bool = False
     metric: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    rescored: Rescored | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
     prefix: str = ""
     artifacts: tuple[dict[str, Any], ...] = ()
@@ -273,7 +284,9 @@ def _decide(
 ) -> None:
     measurement_id = attempt.measurement_id
     if outcome.failure is not None:
-        disclosure.count_failure(session, measurement_id, outcome.failure.stage)
+        disclosure.count_failure(
+            session, measurement_id, outcome.failure.stage, outcome.provenance
+        )
     if outcome.failure is not None and outcome.is_retried:
         measurements.retry(db, session, measurement_id, outcome.failure, retry_after)
     elif outcome.unclear and outcome.failure is not None and not _failed_before(session, attempt):
@@ -300,22 +313,37 @@ def _failed_before(session: Session, attempt: schema.Attempt) -> bool:
 
 
 def _store_result(session: Session, attempt: schema.Attempt, outcome: Outcome) -> None:
-    """Store what a success measured; a smoke measures nothing."""
-    if outcome.metric is None:
-        measured = session.get_one(schema.Measurement, attempt.measurement_id)
-        assert measured.kind == MeasurementKind.SMOKE.value, "a score has a metric"
-        return
+    """Store what a success measured, and what a second evaluation of it gave."""
+    measured = session.get_one(schema.Measurement, attempt.measurement_id)
+    is_scored = MeasurementKind(measured.kind).is_scored
+    assert is_scored == (outcome.metric is not None), "all but smokes have a metric"
     result = schema.Result(
-        measurement_id=attempt.measurement_id,
+        measurement_id=measured.id,
         attempt_id=attempt.id,
         metric=outcome.metric,
-        metrics=clean_json(outcome.metrics),
+        metrics=clean_json(outcome.metrics) if is_scored else {},
         provenance=clean_json(outcome.provenance),
         seconds=outcome.seconds,
         created_at=attempt.finished_at,
     )
-    disclosure.count_success(session, result)
+    if is_scored:
+        disclosure.count_success(session, result)
     session.add(result)
+    session.flush()
+    if is_scored and outcome.rescored is not None:
+        _store_rescore(session, result, outcome.rescored)
+
+
+def _store_rescore(session: Session, result: schema.Result, found: Rescored) -> None:
+    rescore = schema.Rescore(
+        measurement_id=result.measurement_id,
+        metric=found.metric,
+        metrics=clean_json(found.metrics),
+        seconds=found.seconds,
+        created_at=result.created_at,
+    )
+    disclosure.count_rescore(session, result, rescore)
+    session.add(rescore)
     session.flush()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, select, update
+from sqlalchemy import ColumnElement, and_, or_, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.environment import Profile
@@ -36,14 +36,24 @@ def seeds_wanted(profile: Profile, asked: int | None = None) -> int:
     return GPU_SEEDS if profile.gpus else CPU_SEEDS
 
 
-def seeds_of(profile: Profile, options: Mapping[str, Any]) -> list[int]:
+def seeds_of(
+    profile: Profile, options: Mapping[str, Any], kind: MeasurementKind = MeasurementKind.SCORE
+) -> list[int]:
     """Return the seeds that a batch is compared on: the first ones, and those of its ideas.
 
     `options` are the batch's as they are stored. A verdict depends on no other seed, so one that
     was given does not change when more are measured later. No seed if none was asked for.
+
+    A confirmation on GPUs has those of its ideas alone, unless more are asked for: the first ones
+    would have to be scored on the sealed split, too.
     """
-    wanted = seeds_wanted(profile, options.get("baseline_seeds"))
-    return sorted({*range(wanted), *options.get("seeds", ())}) if wanted else []
+    asked = options.get("baseline_seeds")
+    wanted = seeds_wanted(profile, asked)
+    if not wanted:
+        return []
+    is_dear = kind is MeasurementKind.CONFIRM and profile.gpus > 0
+    first = range(0 if is_dear and asked is None else wanted)
+    return sorted({*first, *options.get("seeds", ())})
 
 
 def seeds_with_ideas(
@@ -62,7 +72,7 @@ def seeds_with_ideas(
 
 
 def hasten(session: Session, batch: schema.Batch) -> None:
-    """Queue what is left of a batch's baseline as if it had been asked for now.
+    """Queue what is left of a batch's baseline, and of its base, as if asked for now.
 
     Called when the ideas of the batch are done, so that it waits for nothing else. What waits at
     its priority already goes first; later batches cannot overtake for ever.
@@ -72,13 +82,18 @@ def hasten(session: Session, batch: schema.Batch) -> None:
     """
     environment = get(session, schema.Environment, batch.environment_id, "environment")
     options, manifest = batch.options, environments.manifest(session, environment.id)
+    kind = MeasurementKind(batch.kind).baseline
     priority = options.get("priority", 0)
-    table = schema.Measurement
+    table, on = schema.Measurement, conditions.of_batch(session, batch)
+    both = [
+        and_(*is_baseline(environment, batch.profile, on, kind, codebase))
+        for codebase in {environment.codebase, batch.base_id or environment.codebase}
+    ]
     waiting = session.scalars(
         select(table.id)
         .where(
-            *is_baseline(environment, batch.profile, conditions.of_batch(session, batch)),
-            table.seed.in_(seeds_of(manifest.profiles[batch.profile], options)),
+            or_(*both),
+            table.seed.in_(seeds_of(manifest.profiles[batch.profile], options, kind)),
             table.state == MeasurementState.QUEUED.value,
             table.priority < priority,
         )
@@ -90,6 +105,25 @@ def hasten(session: Session, batch: schema.Batch) -> None:
             update(table).where(table.id.in_(waiting)).values(priority=priority, batch_at=clock()),
             execution_options={"synchronize_session": False},
         )
+
+
+def is_of_base(session: Session, row: schema.Measurement) -> bool:
+    """Whether a batch compares its ideas with this measurement of its base."""
+    table = schema.Batch
+    for batch in session.scalars(
+        select(table)
+        .where(
+            table.base_id == row.codebase_id,
+            table.environment_id == row.environment_id,
+            table.profile == row.profile,
+        )
+        .order_by(table.id.desc())
+    ):
+        kind = MeasurementKind(batch.kind).baseline
+        profile = environments.manifest(session, row.environment_id).profiles[row.profile]
+        if row.kind == kind.value and row.seed in seeds_of(profile, batch.options, kind):
+            return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -106,8 +140,10 @@ def progress(
     profile: str,
     on: Conditions,
     seeds: Collection[int] | None = None,
+    kind: MeasurementKind = MeasurementKind.SCORE,
+    codebase: str | None = None,
 ) -> Progress:
-    """Return how far a baseline is; on these seeds only, if given.
+    """Return how far a baseline is, or a base (`codebase`); on these seeds only, if given.
 
     The newest measurement of a seed counts: one that is measured again is to come.
     """
@@ -115,7 +151,7 @@ def progress(
     query = (
         select(table, schema.Result.measurement_id)
         .outerjoin(schema.Result, schema.Result.measurement_id == table.id)
-        .where(*is_baseline(environment, profile, on))
+        .where(*is_baseline(environment, profile, on, kind, codebase))
         .order_by(table.seed, table.replicate)
     )
     if seeds is not None:
@@ -134,14 +170,18 @@ def progress(
 
 
 def is_baseline(
-    environment: schema.Environment, profile: str, on: Conditions
+    environment: schema.Environment,
+    profile: str,
+    on: Conditions,
+    kind: MeasurementKind = MeasurementKind.SCORE,
+    codebase: str | None = None,
 ) -> tuple[ColumnElement[bool], ...]:
-    """Return what selects the measurements of a baseline."""
+    """Return what selects the measurements of a baseline, or of a base if `codebase` names one."""
     table = schema.Measurement
     return (
-        table.codebase_id == environment.codebase,
+        table.codebase_id == (codebase or environment.codebase),
         table.environment_id == environment.id,
         table.profile == profile,
         *conditions.selected(table, on),
-        table.kind == MeasurementKind.SCORE.value,
+        table.kind == kind.value,
     )

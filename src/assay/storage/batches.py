@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from assay.contracts.batch import BatchRequest
+from assay.contracts.batch import BatchRequest, IdeaRequest
 from assay.domain.conditions import Conditions
 from assay.domain.failure_codes import Failure, FailureCode
 from assay.domain.ids import new_id
@@ -18,9 +18,12 @@ from assay.domain.states import (
     BatchState,
     ExperimentState,
     FailureStage,
+    MeasurementKind,
 )
 from assay.storage import (
     baselines,
+    bases,
+    caps,
     conditions,
     environments,
     experiments,
@@ -28,6 +31,7 @@ from assay.storage import (
     repairs,
     schema,
 )
+from assay.storage.bases import Base, base_of
 from assay.storage.database import Database
 from assay.storage.measurements import Identity, Terms
 from assay.storage.outbox import Topic, post
@@ -54,16 +58,24 @@ def create(
     on: Conditions,
     similar: Sequence[Sequence[Similar]] = (),
     *,
+    kind: MeasurementKind | None = None,
     retries: str | None = None,
+    reproduces: str | None = None,
+    base: Base | None = None,
 ) -> str:
     """Store a batch with its ideas and experiments, and ask for the baseline. Returns its id.
 
-    `similar`: for each idea, earlier ones in nearly the same words. `retries`: the failed
-    experiment whose codebase the ideas measure again.
+    `similar`: for each idea, earlier ones in nearly the same words. `kind`: of the measurements
+    that decide its experiments; if None, as the request says. `retries`: the failed experiment
+    whose codebase the ideas measure again. `reproduces`: the experiment whose measurements they
+    repeat. `base`: what `request.base` stands for; the ideas change it, and it is measured on the
+    seeds of the baseline, too.
     """
     now = db.now(session)
+    kind = kind or kind_of(request)
     batch = schema.Batch(
         id=new_id("bat"),
+        kind=kind.value,
         owner=owner,
         environment_id=environment_id,
         profile=request.profile,
@@ -75,25 +87,98 @@ def create(
         labels=dict(request.metadata),
         search_id=request.search,
         epoch=request.epoch,
+        base_id=base and base.codebase,
+        base=base and base.name,
         state=BatchState.RUNNING.value,
         version=1,
         created_at=now,
     )
     session.add(batch)
     session.flush()
-    _add_experiments(session, batch, request, similar or [()] * len(request.ideas), retries)
+    given = {idea.codebase for idea in request.ideas if idea.codebase}
+    for codebase in sorted(given | ({base.codebase} if base else set())):
+        # Locked until the row that names it is stored, or it could be collected as garbage.
+        environments.keep_codebase(db, session, codebase, environment_id)
+    alike = similar or [()] * len(request.ideas)
+    _add_experiments(session, batch, request, alike, retries=retries, reproduces=reproduces)
     environment = get(session, schema.Environment, environment_id, "environment")
     manifest = environments.manifest(session, environment_id)
     conditions.store_live(db, session, manifest.packages)
     profile = manifest.profiles[request.profile]
-    wanted = baselines.seeds_of(profile, batch.options)
+    wanted = baselines.seeds_of(profile, batch.options, kind.baseline)
     early = baselines.seeds_with_ideas(profile, wanted, request.options.seeds)
     later = sorted(set(wanted).difference(early))
     terms = Terms(owner, now, request.options.priority, needs_isolation=False)
     when_idle = replace(terms, priority=baselines.WHEN_IDLE)
     for seeds, asked in ((early, terms), (later, when_idle)):
-        request_baseline(db, session, environment, request.profile, on, seeds, asked)
+        request_baseline(
+            db, session, environment, request.profile, on, seeds, asked, kind.baseline
+        )
+    if base is not None:
+        options = request.options
+        isolated = not options.allow_unisolated and bases.is_untrusted(session, base.codebase)
+        early = sorted(set(wanted).intersection(options.seeds))
+        later = sorted(set(wanted).difference(early))
+        for seeds, asked in ((early, terms), (later, when_idle)):
+            request_baseline(
+                db,
+                session,
+                environment,
+                request.profile,
+                on,
+                seeds,
+                replace(asked, needs_isolation=isolated),
+                kind.baseline,
+                base.codebase,
+            )
     return batch.id
+
+
+def repeat(
+    db: Database,
+    session: Session,
+    batch: schema.Batch,
+    idea: IdeaRequest,
+    changes: Mapping[str, Any],
+    *,
+    kind: MeasurementKind | None = None,
+    retries: str | None = None,
+    reproduces: str | None = None,
+) -> str:
+    """Submit an idea of a batch once more, on the batch's terms but for these options.
+
+    The other arguments are those of `create`. Returns the id of the new experiment.
+    """
+    request = BatchRequest(
+        environment=batch.environment_id,
+        profile=batch.profile,
+        ideas=[idea],
+        executor=batch.executor,
+        ideator=batch.ideator,
+        hardware_class=batch.hardware_class,
+        options=caps.options_of(batch).model_copy(update=dict(changes)),
+        metadata=batch.labels,
+    )
+    batch_id = create(
+        db,
+        session,
+        request,
+        batch.owner,
+        batch.environment_id,
+        conditions.of_batch(session, batch),
+        kind=kind,
+        retries=retries,
+        reproduces=reproduces,
+        base=base_of(batch),
+    )
+    made = select(schema.Experiment.id).where(schema.Experiment.batch_id == batch_id)
+    return session.scalars(made).one()
+
+
+def kind_of(request: BatchRequest) -> MeasurementKind:
+    """The kind of the measurements that decide a batch's experiments."""
+    confirms = all(idea.confirms is not None for idea in request.ideas)
+    return MeasurementKind.CONFIRM if confirms else MeasurementKind.SCORE
 
 
 def _add_experiments(
@@ -101,7 +186,9 @@ def _add_experiments(
     batch: schema.Batch,
     request: BatchRequest,
     similar: Sequence[Sequence[Similar]],
+    *,
     retries: str | None,
+    reproduces: str | None,
 ) -> None:
     ids = [new_id("exp") for _ in request.ideas]
     stored = [
@@ -116,6 +203,8 @@ def _add_experiments(
             parents=list(idea.parents),
             confirms=idea.confirms,
             retries=retries,
+            codebase_id=idea.codebase,
+            reproduces=reproduces,
             similar=[
                 {"experiment": one.experiment or ids[one.position], "similarity": one.similarity}
                 for one in alike
@@ -180,14 +269,19 @@ def request_baseline(
     on: Conditions,
     seeds: list[int],
     terms: Terms,
+    kind: MeasurementKind = MeasurementKind.SCORE,
+    codebase: str | None = None,
 ) -> list[str]:
-    """Ask for measurements of the unmodified codebase; those there are count. Returns ids."""
+    """Ask for measurements of the unmodified codebase, or of a base if `codebase` names one.
+
+    Those there are count. Returns ids.
+    """
     manifest = environments.manifest(session, environment.id)
     return [
         measurements.request(
             db,
             session,
-            Identity(environment.codebase, environment.id, profile, seed, on),
+            Identity(codebase or environment.codebase, environment.id, profile, seed, on, kind),
             manifest.profiles[profile],
             terms,
         )

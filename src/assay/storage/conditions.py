@@ -82,9 +82,8 @@ def of_batch(session: Session, batch: schema.Batch) -> Conditions:
     )
 
 
-def that_differ(session: Session, one: schema.Batch, other: schema.Batch) -> list[str]:
-    """The facts in which the conditions of two batches differ; none if they count as equal."""
-    mine, theirs = of_batch(session, one), of_batch(session, other)
+def that_differ(session: Session, mine: Conditions, theirs: Conditions) -> list[str]:
+    """The facts in which two sets of conditions differ; none if they count as equal."""
     if (mine.hardware_class, mine.id) == (theirs.hardware_class, theirs.id):
         return []
     facts = facts_by_id(session, [mine.id, theirs.id])
@@ -150,6 +149,42 @@ def choose(
         id_ = _latest(session, environment_id, profile, hardware_class)
         return equivalences.family(session, environment_id, profile, hardware_class, id_)
     return _of_most_capacity(session, environment_id, manifest, profile, usable)
+
+
+def not_offered(
+    session: Session,
+    environment_id: str,
+    manifest: EnvironmentManifest,
+    profile: str,
+    on: Conditions,
+    *,
+    isolated: bool,
+) -> list[str] | None:
+    """In which facts live workers differ from these conditions, if none of them measures there.
+
+    None if one does, or will once its controls are measured. Without any worker that fits, it
+    says so.
+    """
+    known = equivalences.of_setting(session, environment_id, profile)
+    hosts = [
+        facts_of(worker, manifest.packages)
+        for worker in _live(session, manifest.profiles[profile])
+        if worker.isolated or not isolated
+    ]
+    for host in hosts:
+        if host.deciding["hardware_class"] != on.hardware_class:
+            continue
+        if known.offers(host, on.id) or known.effective(host) in on.ids:
+            return None
+    if not hosts:
+        return [f"none fits its profile{' and isolates code' if isolated else ''}"]
+    wanted = facts_by_id(session, [on.id]).get(on.id, {"hardware_class": on.hardware_class})
+    found = {
+        said
+        for host in hosts
+        for said in differences(wanted, {n: t for n, t in host.all.items() if n in wanted})
+    }
+    return sorted(found) or ["its recorded facts: controls showed that they matter"]
 
 
 def _live(session: Session, need: Profile) -> Sequence[schema.Worker]:
@@ -243,8 +278,8 @@ def _measured(
 def _no_isolation(sandboxes: list[str]) -> InvalidInput:
     return InvalidInput.field(
         "/options/allow_unisolated",
-        "code that a model writes is started only in isolation, which the live workers "
-        f"({', '.join(sandboxes)}) do not offer: install bubblewrap on their hosts, or set this "
-        "to true to start it without",
+        "code that a model writes or somebody uploads is started only in isolation, which the "
+        f"live workers ({', '.join(sandboxes)}) do not offer: install bubblewrap on their hosts, "
+        "or set this to true to start it without",
         "isolation_required",
     )

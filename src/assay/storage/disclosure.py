@@ -6,15 +6,23 @@ shows nothing new. The rules are in `assay.domain.rounding`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from typing import Any
 
 from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session
 
-from assay.contracts.environment import EnvironmentManifest
-from assay.domain.rounding import Bits, failure_bits, shown_metrics, success_bits
-from assay.domain.states import FailureStage
+from assay.contracts.worker import SCORED_ON, SEARCH
+from assay.domain.rounding import (
+    Bits,
+    SplitMetrics,
+    failure_bits,
+    rescore_bits,
+    shown_metrics,
+    success_bits,
+)
+from assay.domain.states import FailureStage, MeasurementKind
 from assay.storage import environments, schema
 from assay.storage.rows import get, run, table_of
 
@@ -44,21 +52,48 @@ _ADD = (
 
 def count_success(session: Session, result: schema.Result) -> None:
     """Set what is shown of a result's metric, and count the bits of all that is shown."""
-    manifest = _manifest(session, result.measurement_id)
-    spec = manifest.metric
+    row = get(session, schema.Measurement, result.measurement_id, "measurement")
+    scored = _scored(session, row, result.provenance)
     # Of all metrics, since the standard error is one of them.
-    metrics = {**result.metrics, spec.name: result.metric}
-    result.shown_metric = shown_metrics(metrics)[spec.name]
-    bits = success_bits(metrics, result.provenance, result.seconds, spec.name, spec.confirmed)
-    run(session, _ADD, measurement=result.measurement_id, **asdict(bits))
+    metrics = {**result.metrics, scored.metric: result.metric}
+    result.shown_metric = shown_metrics(metrics)[scored.metric]
+    bits = success_bits(metrics, result.provenance, result.seconds, scored)
+    run(session, _ADD, measurement=row.id, **asdict(bits))
 
 
-def count_failure(session: Session, measurement_id: str, stage: FailureStage) -> None:
+def count_rescore(session: Session, result: schema.Result, rescore: schema.Rescore) -> None:
+    """Count the bits of what is shown of a result's second evaluation."""
+    row = get(session, schema.Measurement, result.measurement_id, "measurement")
+    scored = _scored(session, row, result.provenance)
+    first = {**result.metrics, scored.metric: result.metric}
+    second = {**rescore.metrics, scored.metric: rescore.metric}
+    bits = rescore_bits(second, rescore.seconds, first, scored)
+    run(session, _ADD, measurement=row.id, **asdict(bits))
+
+
+def count_failure(
+    session: Session,
+    measurement_id: str,
+    stage: FailureStage,
+    provenance: Mapping[str, Any],
+) -> None:
     """Count a failed attempt, if it failed in scoring. One that is tried again counts, too."""
     if stage in _SCORING:
-        manifest = _manifest(session, measurement_id)
-        bits = failure_bits(manifest.metric.confirmed)
+        row = get(session, schema.Measurement, measurement_id, "measurement")
+        bits = failure_bits(_scored(session, row, provenance))
         run(session, _ADD, measurement=measurement_id, **asdict(bits))
+
+
+def _scored(
+    session: Session, row: schema.Measurement, provenance: Mapping[str, Any]
+) -> SplitMetrics:
+    """Which splits an evaluation read: a confirmation the split `sealed`, if there is one."""
+    spec = environments.manifest(session, row.environment_id).metric
+    if row.kind != MeasurementKind.CONFIRM.value or provenance.get(SCORED_ON) == SEARCH:
+        return SplitMetrics(search=spec.name)
+    if spec.confirmed is None:
+        return SplitMetrics(sealed=spec.name)
+    return SplitMetrics(search=spec.name, sealed=spec.confirmed)
 
 
 def shown_bits(session: Session, environment_ids: Iterable[str]) -> dict[str, Bits]:
@@ -71,8 +106,3 @@ def shown_bits(session: Session, environment_ids: Iterable[str]) -> dict[str, Bi
     ).all()
     found = {name: Bits(int(search), int(sealed)) for name, search, sealed in rows}
     return {name: found.get(name, Bits()) for name in wanted}
-
-
-def _manifest(session: Session, measurement_id: str) -> EnvironmentManifest:
-    row = get(session, schema.Measurement, measurement_id, "measurement")
-    return environments.manifest(session, row.environment_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.environment import EnvironmentManifest
@@ -13,7 +14,7 @@ from assay.environments.catalog import Environment
 from assay.storage import schema
 from assay.storage.database import Database
 from assay.storage.objects import ObjectStore, bundle_key, codebase_key
-from assay.storage.rows import get, insert_missing
+from assay.storage.rows import changed, get, insert_missing
 
 
 def register(db: Database, store: ObjectStore, environment: Environment) -> str:
@@ -55,10 +56,45 @@ def get_codebase(store: ObjectStore, sha256: str) -> dict[str, str]:
     return {name: content.decode() for name, content in files.items()}
 
 
-def add_codebase(db: Database, session: Session, sha256: str, environment_id: str) -> None:
-    """Record a codebase that is in the object store."""
-    row = {"id": sha256, "environment_id": environment_id, "created_at": db.now(session)}
+def add_codebase(
+    db: Database,
+    session: Session,
+    sha256: str,
+    environment_id: str,
+    canonical: str | None = None,
+) -> str:
+    """Record a codebase that is in the object store. Returns the id under which it is measured.
+
+    That is its own, unless it is new and one with the same code (`canonical`) was recorded before:
+    then it is that one's, and the new one is not recorded.
+    """
+    row = {
+        "id": sha256,
+        "environment_id": environment_id,
+        "canonical": canonical,
+        "created_at": db.now(session),
+    }
     insert_missing(session, schema.Codebase, [row])
+    known = session.get(schema.Codebase, sha256)
+    return sha256 if known is not None else find_same_code(session, canonical) or sha256
+
+
+def find_same_code(session: Session, canonical: str | None) -> str | None:
+    """The id of the codebase that was recorded with this code, or None."""
+    if canonical is None:
+        return None
+    table = schema.Codebase
+    return session.scalars(select(table.id).where(table.canonical == canonical)).one_or_none()
+
+
+def keep_codebase(db: Database, session: Session, sha256: str, environment_id: str) -> None:
+    """Record a codebase that is in the object store, and keep it as if it had come now.
+
+    `garbage` removes codebases that nothing names once they are old.
+    """
+    add_codebase(db, session, sha256, environment_id)
+    table = schema.Codebase
+    changed(session, update(table).where(table.id == sha256).values(created_at=db.now(session)))
 
 
 def manifest(session: Session, environment_id: str) -> EnvironmentManifest:

@@ -9,16 +9,24 @@ conditions equal, with measurements of the unmodified codebase as evidence.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import ColumnElement, delete, select, true
 from sqlalchemy.orm import Session
 
-from assay.domain.conditions import INCOMPARABLE, UNRECORDED, Conditions, HostFacts, differences
+from assay.domain.conditions import (
+    INCOMPARABLE,
+    OWN_OWNER,
+    UNRECORDED,
+    Conditions,
+    HostFacts,
+    differences,
+)
 from assay.domain.errors import Conflict
 from assay.domain.failure_codes import rules_of_stored
 from assay.domain.metrics import Direction
@@ -35,6 +43,9 @@ MOST_TRIES = 5
 #: Hosts differ if chance gives such a difference at most this often: one in a hundred of those
 #: that are alike is kept apart for nothing.
 ALPHA = 0.01
+#: Controls that the scheduler asked for. The others are reproductions of experiments, which say
+#: nothing of a host, also where the experiment's codebase is the unmodified one.
+_IS_OF_HOSTS: ColumnElement[bool] = schema.Measurement.owner == OWN_OWNER
 
 
 class Equality(StrEnum):
@@ -220,10 +231,11 @@ def values_of_unmodified(
             table.profile == profile,
             table.conditions_id.in_(ids),
             table.kind == kind.value,
+            _IS_OF_HOSTS if kind is MeasurementKind.CONTROL else true(),
         )
         .order_by(table.seed, table.replicate)
     )
-    return dict(session.execute(query).all())
+    return {seed: metric for seed, metric in session.execute(query) if metric is not None}
 
 
 def has_results(session: Session, environment_id: str, profile: str, on: Conditions) -> bool:
@@ -284,6 +296,11 @@ def add(
 
 def controls(session: Session, row: schema.Equivalence) -> dict[int, schema.Measurement]:
     """The newest control of a host's conditions by seed."""
+    return {found.seed: found for found in _controls(session, row)}
+
+
+def _controls(session: Session, row: schema.Equivalence) -> Sequence[schema.Measurement]:
+    """The controls of a host's conditions, the newest of a seed last."""
     environment = get(session, schema.Environment, row.environment_id, "environment")
     table = schema.Measurement
     query = (
@@ -294,19 +311,24 @@ def controls(session: Session, row: schema.Equivalence) -> dict[int, schema.Meas
             table.profile == row.profile,
             table.conditions_id == row.conditions_id,
             table.kind == MeasurementKind.CONTROL.value,
+            _IS_OF_HOSTS,
         )
         .order_by(table.seed, table.replicate)
     )
-    return {found.seed: found for found in session.scalars(query)}
+    return session.scalars(query).all()
 
 
 def to_repeat(session: Session, row: schema.Equivalence) -> list[int]:
     """The seeds whose control ended in a way that says nothing of the host's results: cancelled,
     or a failure that is not shared. After `MOST_TRIES` the host counts as different."""
+    made_of = _controls(session, row)
+    tries = Counter(made.seed for made in made_of)
+    newest = {made.seed: made for made in made_of}
     return [
         seed
-        for seed, made in controls(session, row).items()
-        if made.replicate < MOST_TRIES
+        for seed, made in newest.items()
+        # Not by its replicate: reproductions count there, too.
+        if tries[seed] <= MOST_TRIES
         and (
             made.state == MeasurementState.CANCELLED.value
             or (
@@ -361,14 +383,17 @@ def declare(
     conditions: Sequence[str],
     by: str,
     now: datetime,
+    *,
+    despite_difference: bool = False,
 ) -> schema.Equivalence:
     """Take the first conditions for equal to the second, as an operator says. Repeating it is
     harmless.
 
     Raises:
         NotFound: conditions that nobody recorded.
-        Conflict: the data or their scoring differ, or the unmodified codebase was not measured
-            on `SEEDS` under both (`no_evidence`).
+        Conflict: the data or their scoring differ, the unmodified codebase was not measured on
+            `SEEDS` under both (`no_evidence`), or it differs by more than chance explains
+            (`baselines_differ`, but for `despite_difference`).
     """
     new, old = (get(session, schema.ConditionSet, id_, "conditions") for id_ in conditions)
     differ = "; ".join(differences(new.facts, old.facts))
@@ -399,6 +424,14 @@ def declare(
             f"{old.id} is taken for equal to {new.id} already, so nothing is left to declare",
             code="declared_already",
         )
+    found = compare(direction, values[new.id], values[old.id])
+    if not found.equal and not despite_difference:
+        raise Conflict(
+            f"the unmodified codebase differs by {found.evidence['effect']} (p "
+            f"{found.evidence['p']}) between them, so results of one would say little about the "
+            "other. To take them for equal all the same: --despite-difference",
+            code="baselines_differ",
+        )
     row = session.get(schema.Equivalence, (environment.id, profile, new.id))
     if row is None:
         row = schema.Equivalence(
@@ -410,7 +443,6 @@ def declare(
             created_at=now,
         )
         session.add(row)
-    found = compare(direction, values[new.id], values[old.id])
     row.equals_id, row.declared_by = target, by
     _decided(row, now, equal=True, evidence=found.evidence | {"agrees": found.equal})
     session.flush()

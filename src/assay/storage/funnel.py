@@ -153,7 +153,10 @@ def _order(key: Key) -> tuple[str, str, str, str]:
 
 
 def _ideas(scope: Scope) -> Subquery:
-    """Every experiment of the scope, with what its batch says and how far it came."""
+    """Every experiment of the scope, with what its batch says and how far it came.
+
+    Reproductions are left out: they repeat what was counted, and say nothing of ideas or models.
+    """
     table, batch, implementation = schema.Experiment, schema.Batch, schema.Implementation
     fitted = (
         select(schema.Sample.sample)
@@ -194,7 +197,8 @@ def _ideas(scope: Scope) -> Subquery:
 
 def _within(scope: Scope) -> list[ColumnElement[bool]]:
     batch, environment = schema.Batch, schema.Environment
-    where = [batch.owner == scope.owner]
+    # What measures a result again is no other idea.
+    where = [batch.owner == scope.owner, batch.kind == MeasurementKind.SCORE.value]
     if scope.environment is not None:
         named = select(environment.id).where(
             (environment.name == scope.environment) | (environment.id == scope.environment)

@@ -14,10 +14,10 @@ import logging
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from sqlalchemy import select
+from sqlalchemy import Column, delete, select
 from sqlalchemy.orm import Session
 
 from assay.domain.errors import AssayError
@@ -26,6 +26,7 @@ from assay.storage import retention, schema
 from assay.storage.database import Database
 from assay.storage.objects import Listed, LocalStore, ObjectStore
 from assay.storage.retention import REMOVED_AT
+from assay.storage.rows import table_of
 
 _log = logging.getLogger(__name__)
 _AT_ONCE = 500
@@ -51,6 +52,9 @@ def collect(db: Database, store: ObjectStore, older_than: timedelta) -> Collecte
     for prefix in ("attempts/", "codebases/", "bundles/"):
         old = (item for item in store.list(prefix) if item.modified < before)
         for some in _groups(old):
+            if prefix == "codebases/":
+                with db.write() as session:
+                    _forget_codebases(session, [_content(item.key) for item in some], before)
             with db.read() as session:
                 garbage = _unreachable(session, prefix, some)
             for item in garbage:
@@ -58,6 +62,33 @@ def collect(db: Database, store: ObjectStore, older_than: timedelta) -> Collecte
                 objects, size = objects + 1, size + item.size
     _log.info("removed %d objects of %d bytes that nothing names", objects, size)
     return Collected(objects, size)
+
+
+def _forget_codebases(session: Session, names: Collection[str], before: datetime) -> None:
+    """Delete the rows of codebases that nothing names, such as uploads that nobody submitted."""
+    table = schema.Codebase
+    old = set(
+        session.scalars(select(table.id).where(table.id.in_(names), table.created_at < before))
+    )
+    for column in _named_by():
+        old -= set(session.scalars(select(column).where(column.in_(old)).distinct()))
+    session.execute(delete(table).where(table.id.in_(old), table.created_at < before))
+
+
+def _named_by() -> list[Column[str]]:
+    """The columns that hold a codebase."""
+    key = table_of(schema.Codebase).c.id
+    others = (
+        (schema.Environment, "codebase"),
+        (schema.Idea, "codebase_id"),
+        (schema.Batch, "base_id"),
+        (schema.Search, "base_id"),
+    )
+    tables = schema.Base.metadata.tables.values()
+    return [
+        *(column for table in tables for column in table.c if column.references(key)),
+        *(table_of(model).c[name] for model, name in others),
+    ]
 
 
 def _groups(items: Iterable[Listed]) -> Iterator[list[Listed]]:

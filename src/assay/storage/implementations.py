@@ -6,6 +6,7 @@ lost it (it was paused, and another took over) is refused every write: `Fenced`.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -18,12 +19,13 @@ from assay.contracts.environment import EnvironmentManifest
 from assay.domain.conditions import Conditions
 from assay.domain.errors import Fenced
 from assay.domain.failure_codes import Failure
-from assay.domain.isolation import needs_isolation
 from assay.domain.states import (
     TERMINAL_EXPERIMENT,
     ExperimentState,
+    MeasurementKind,
 )
 from assay.storage import (
+    bases,
     calls,
     caps,
     conditions,
@@ -57,7 +59,9 @@ class Work:
     owner: str
     environment_id: str
     manifest: EnvironmentManifest
+    #: The environment's own codebase, and the one that the idea changes.
     baseline_codebase: str
+    base_codebase: str
     profile: str
     on: Conditions
     executor: str
@@ -67,8 +71,26 @@ class Work:
     submitted_at: datetime
     search: str | None = None
     repair: Repair | None = None
-    #: The codebase to measure, if the idea confirms or retries an earlier experiment.
+    #: The codebase to measure, if the idea names one, or repeats an experiment.
     given: str | None = None
+    #: Of the measurements that decide the experiment.
+    kind: MeasurementKind = MeasurementKind.SCORE
+    #: Whether its code may be started in isolation alone.
+    needs_isolation: bool = True
+
+    def identity(self, codebase: str, seed: int) -> Identity:
+        """What is measured of a codebase on a seed."""
+        return Identity(codebase, self.environment_id, self.profile, seed, self.on, self.kind)
+
+    def same_code(self, canonical: str | None) -> str | None:
+        """A canonical form under which this owner's equal code is found in this environment.
+
+        Another owner's would bring that one's comments along.
+        """
+        if canonical is None:
+            return None
+        named = f"{self.owner}\n{self.environment_id}\n{canonical}"
+        return hashlib.sha256(named.encode()).hexdigest()
 
     @property
     def payer(self) -> Payer:
@@ -106,6 +128,7 @@ def begin(
         experiments.move(session, experiment_id, ExperimentState.IMPLEMENTING)
     calls.interrupt(session, implementation)
     batch = get(session, schema.Batch, experiment.batch_id, "batch")
+    options = caps.options_of(batch)
     environment = get(session, schema.Environment, batch.environment_id, "environment")
     idea = get(session, schema.Idea, experiment.idea_id, "idea")
     return Work(
@@ -117,23 +140,32 @@ def begin(
         environment_id=environment.id,
         manifest=environments.manifest(session, environment.id),
         baseline_codebase=environment.codebase,
+        base_codebase=batch.base_id or environment.codebase,
         profile=batch.profile,
         on=conditions.of_batch(session, batch),
         executor=batch.executor,
         ideator=batch.ideator,
-        options=caps.options_of(batch),
+        options=options,
         idea=idea.text,
         submitted_at=batch.created_at,
         search=batch.search_id,
         repair=repairs.pending(session, experiment_id),
         given=_given_codebase(session, idea),
+        kind=MeasurementKind(batch.kind),
+        needs_isolation=bases.needs_sandbox(
+            session,
+            batch.executor,
+            batch.ideator,
+            batch.base_id,
+            allow_unisolated=options.allow_unisolated,
+        ),
     )
 
 
 def _given_codebase(session: Session, idea: schema.Idea) -> str | None:
-    earlier = idea.confirms or idea.retries
+    earlier = idea.confirms or idea.retries or idea.reproduces
     if earlier is None:
-        return None
+        return idea.codebase_id
     return get(session, schema.Experiment, earlier, "experiment").codebase_id
 
 
@@ -237,11 +269,11 @@ def is_wanted(session: Session, experiment_id: str) -> bool:
 
 def terms_of(work: Work, *, more_priority: int = 0) -> Terms:
     """On which terms the measurements of an experiment are asked for."""
-    isolated = needs_isolation(
-        work.executor, work.ideator, allow_unisolated=work.options.allow_unisolated
-    )
+    # The environment's own code is trusted, whoever submits it.
+    isolated = work.given != work.baseline_codebase and work.needs_isolation
     priority = work.options.priority + more_priority
-    return Terms(work.owner, work.submitted_at, priority, isolated, work.options.again)
+    fresh = work.kind is MeasurementKind.CONTROL
+    return Terms(work.owner, work.submitted_at, priority, isolated, work.options.again, fresh)
 
 
 def succeed(db: Database, session: Session, work: Work, winner: int | None, codebase: str) -> None:
@@ -259,7 +291,7 @@ def succeed(db: Database, session: Session, work: Work, winner: int | None, code
         measurements.request(
             db,
             session,
-            Identity(codebase, work.environment_id, work.profile, seed, work.on),
+            work.identity(codebase, seed),
             profile,
             terms,
         )

@@ -88,7 +88,7 @@ class Terms:
     """On which terms a measurement is asked for.
 
     `again`: failures of before `batch_at` do not count. Later ones do, so that what was asked for
-    together is measured again once.
+    together is measured again once. `fresh`: nothing that was measured or asked for counts.
     """
 
     owner: str
@@ -96,6 +96,7 @@ class Terms:
     priority: int = 0
     needs_isolation: bool = True
     again: bool = False
+    fresh: bool = False
 
 
 def hold(session: Session, ids: Sequence[str], experiment_ids: Sequence[str] = ()) -> None:
@@ -132,23 +133,28 @@ def request(
     Its row stays locked until the commit, so that it is not finished or cancelled before whoever
     asked is linked to it.
     """
-    latest = session.scalars(
+    locked = (
         _latest(identity).with_for_update(key_share=True).execution_options(populate_existing=True)
-    ).one_or_none()
-    if latest is not None and counts(session, latest, terms):
-        if terms.needs_isolation and not latest.needs_isolation:
-            latest.needs_isolation = True
-            latest.shape_id = shapes.of(session, latest, profile)
-        if terms.priority > latest.priority and latest.state == MeasurementState.QUEUED.value:
-            latest.priority, latest.batch_at = terms.priority, terms.batch_at
-        return latest.id
-    replicate = 0 if latest is None else latest.replicate + 1
-    row = _queued(session, identity, profile, terms, replicate, db.now(session))
-    inserted = insert_missing(session, schema.Measurement, [row])
-    post(session, Topic.SCHEDULE, "queue")
-    if inserted:
-        return str(row["id"])
-    # On Postgres a concurrent request may have been first.
+    )
+    while True:
+        latest = session.scalars(locked).one_or_none()
+        if latest is not None and counts(session, latest, terms):
+            if terms.needs_isolation and not latest.needs_isolation:
+                latest.needs_isolation = True
+                latest.shape_id = shapes.of(session, latest, profile)
+            if terms.priority > latest.priority and latest.state == MeasurementState.QUEUED.value:
+                latest.priority, latest.batch_at = terms.priority, terms.batch_at
+            return latest.id
+        replicate = 0 if latest is None else latest.replicate + 1
+        row = _queued(session, identity, profile, terms, replicate, db.now(session))
+        inserted = insert_missing(session, schema.Measurement, [row])
+        post(session, Topic.SCHEDULE, "queue")
+        if inserted:
+            return str(row["id"])
+        # On Postgres a concurrent request may have been first. It is committed by now, so what is
+        # asked for fresh gets the replicate after it.
+        if not terms.fresh:
+            break
     return session.scalars(
         select(schema.Measurement.id)
         .where(*_same(identity), schema.Measurement.replicate == replicate)
@@ -167,8 +173,11 @@ def counts(session: Session, row: schema.Measurement, terms: Terms) -> bool:
 
     One that was cancelled says nothing about the codebase, and neither does one without isolation
     to a request that needs it. A failure counts unless it may be the host's, the workers have
-    changed since, or the request asks for it `again`.
+    changed since, or the request asks for it `again`. A reproduction never answers the scheduler,
+    which asks for controls of hosts, and nothing answers a request for something `fresh`.
     """
+    if terms.fresh or _is_anothers_control(row, terms):
+        return False
     if _is_void(row) or _is_doubtful(session, row, terms):
         return False
     if row.state != MeasurementState.FAILED.value:
@@ -234,11 +243,20 @@ def _same(identity: Identity) -> tuple[ColumnElement[bool], ...]:
 
 
 def _is_doubtful(session: Session, row: schema.Measurement, terms: Terms) -> bool:
-    """Whether it was measured where code could have changed its result, and that matters here."""
+    """Whether it was measured where code could have changed its result, and that matters here.
+
+    A smoke has no number that code could have changed.
+    """
     if not terms.needs_isolation or row.state not in _TERMINAL:
+        return False
+    if not MeasurementKind(row.kind).is_scored:
         return False
     result = session.get(schema.Result, row.id)
     return result is not None and result.provenance.get("isolated") is False
+
+
+def _is_anothers_control(row: schema.Measurement, terms: Terms) -> bool:
+    return row.kind == MeasurementKind.CONTROL.value and row.owner != terms.owner
 
 
 def _is_void(row: schema.Measurement) -> bool:
@@ -253,9 +271,10 @@ def baseline_values(
     environment: schema.Environment,
     profile: str,
     on: Conditions,
+    kind: MeasurementKind = MeasurementKind.SCORE,
 ) -> dict[int, float]:
     """Metric of the unmodified codebase by seed, exact."""
-    query = _baseline_results([schema.Result.metric], environment, profile, on)
+    query = _baseline_results([schema.Result.metric], environment, profile, on, kind)
     return dict(session.execute(query).all())
 
 
@@ -263,8 +282,8 @@ def baseline_values(
 class Scored:
     """The result of one seed: exact, as it is shown, and the hash of what training left.
 
-    `held_out` and `train` are hashes of the data that it was scored on and trained on, `torch` is
-    the worker's version.
+    `held_out`, `sealed` and `train` are hashes of the splits `search`, `sealed` and of the data
+    that it was trained on, `torch` is the worker's version.
     """
 
     metric: float
@@ -274,6 +293,8 @@ class Scored:
     held_out: str | None = None
     torch: str | None = None
     train: str | None = None
+    sealed: str | None = None
+    measurement: str = ""
 
 
 #: What a row needs for `Scored`, in its order.
@@ -285,6 +306,8 @@ SCORED = (
     schema.Result.provenance["held_out"].as_string(),
     schema.Result.provenance["torch"].as_string(),
     schema.Result.provenance["train"].as_string(),
+    schema.Result.provenance["sealed"].as_string(),
+    schema.Result.measurement_id,
 )
 
 
@@ -294,21 +317,29 @@ def baseline_scores(
     profile: str,
     on: Conditions,
     seeds: Collection[int] | None = None,
+    kind: MeasurementKind = MeasurementKind.SCORE,
+    codebase: str | None = None,
 ) -> dict[int, Scored]:
-    """Results of the unmodified codebase by seed; on these seeds only, if given."""
-    query = _baseline_results(SCORED, environment, profile, on)
+    """Results of the unmodified codebase by seed, or of a base if `codebase` names one; on these
+    seeds only, if given."""
+    query = _baseline_results(SCORED, environment, profile, on, kind, codebase)
     if seeds is not None:
         query = query.where(schema.Measurement.seed.in_(seeds))
     return {seed: Scored(*scored) for seed, *scored in session.execute(query)}
 
 
 def _baseline_results(
-    columns: Sequence[Any], environment: schema.Environment, profile: str, on: Conditions
+    columns: Sequence[Any],
+    environment: schema.Environment,
+    profile: str,
+    on: Conditions,
+    kind: MeasurementKind,
+    codebase: str | None = None,
 ) -> Select[Any]:
     return (
         select(schema.Measurement.seed, *columns)
         .join(schema.Result, schema.Result.measurement_id == schema.Measurement.id)
-        .where(*baselines.is_baseline(environment, profile, on))
+        .where(*baselines.is_baseline(environment, profile, on, kind, codebase))
         .order_by(schema.Measurement.seed, schema.Measurement.replicate)
     )
 
@@ -422,7 +453,7 @@ def _not_before(
 
 
 def cancel_unwanted(session: Session, measurement_id: str) -> None:
-    """Cancel a measurement that no unfinished experiment needs and that is no baseline.
+    """Cancel a measurement that no unfinished experiment needs, and no baseline or base.
 
     A queued one is cancelled at once; of one that runs, its worker is told to stop.
     """
@@ -442,7 +473,10 @@ def cancel_unwanted(session: Session, measurement_id: str) -> None:
     if wanted is not None or row is None or row.state in _TERMINAL:
         return
     environment = session.get(schema.Environment, row.environment_id)
-    if environment is not None and environment.codebase == row.codebase_id:
+    is_control = row.kind == MeasurementKind.CONTROL.value  # of the reproduction that ended
+    if environment is not None and environment.codebase == row.codebase_id and not is_control:
+        return
+    if baselines.is_of_base(session, row):
         return
     if row.state == MeasurementState.QUEUED.value:
         settle(session, measurement_id, MeasurementState.CANCELLED)

@@ -1,4 +1,4 @@
-"""Which large artifacts are kept: the best, the baselines', and what somebody may still ask for.
+"""Which large artifacts are kept: the best, the baselines', the bases', and what may be asked for.
 
 Weights of a GPU profile take gigabytes, and most ideas are not worth looking at twice. `garbage`
 applies this; small artifacts are kept for ever. What is removed stays in its row with the moment
@@ -20,9 +20,8 @@ from sqlalchemy.orm import Session
 
 from assay.contracts.environment import MetricSpec
 from assay.domain.metrics import Direction
-from assay.domain.rounding import shown_metrics
 from assay.domain.states import LIVE_ATTEMPT, TERMINAL_EXPERIMENT, TERMINAL_MEASUREMENT
-from assay.storage import disclosure, environments, schema
+from assay.storage import bases, disclosure, environments, schema
 from assay.storage.database import Database
 from assay.storage.objects import ObjectStore
 
@@ -34,7 +33,7 @@ REMOVED_AT = "removed_at"
 
 @dataclass(frozen=True)
 class Retention:
-    """What is kept: the `best` artifacts of each environment, profile and conditions, those
+    """What is kept: the `best` artifacts of each environment, profile, conditions and kind, those
     of up to `large_bytes`, and those whose attempt ended less than `after` ago."""
 
     best: int = 10
@@ -57,6 +56,7 @@ class _Group(NamedTuple):
     profile: str
     hardware_class: str
     conditions: str
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class _Large:
     #: What ranks it, more being better; None without a result.
     value: float | None
     ended_at: datetime | None
+    #: Of the environment's own codebase or of a base.
     is_baseline: bool
     is_open: bool
 
@@ -120,7 +121,6 @@ def _large(session: Session, rules: Retention) -> Iterator[_Large]:
             attempt.finished_at,
             measurement,
             disclosure.SHOWN_METRIC,
-            result.metrics,
             schema.Environment.codebase,
         )
         .join(attempt, attempt.id == schema.Artifacts.attempt_id)
@@ -129,28 +129,30 @@ def _large(session: Session, rules: Retention) -> Iterator[_Large]:
         .outerjoin(result, result.attempt_id == attempt.id),
         execution_options={"yield_per": _AT_ONCE},
     )
+    kept = bases.all_bases(session)
     live = {state.value for state in LIVE_ATTEMPT}
     ended = {state.value for state in TERMINAL_MEASUREMENT}
-    for files, attempt_id, state, finished_at, of, metric, metrics, baseline in rows:
+    for files, attempt_id, state, finished_at, of, metric, baseline in rows:
         if not any(is_large(file, rules) for file in files):
             continue
         spec = environments.manifest(session, of.environment_id).metric
         yield _Large(
             attempt=attempt_id,
             measurement=of.id,
-            group=_Group(of.environment_id, of.profile, of.hardware_class, of.conditions_id),
-            value=None if metric is None else _rank(spec, metric, metrics),
+            group=_Group(
+                of.environment_id, of.profile, of.hardware_class, of.conditions_id, of.kind
+            ),
+            value=None if metric is None else _rank(spec, metric),
             ended_at=finished_at,
-            is_baseline=of.codebase_id == baseline,
+            is_baseline=of.codebase_id == baseline or (of.environment_id, of.codebase_id) in kept,
             is_open=state in live or of.state not in ended,
         )
 
 
-def _rank(spec: MetricSpec, shown: float, metrics: Mapping[str, float]) -> float:
-    """What winners are ranked by: the confirmed metric, if there is one, as it is shown. Exact
-    numbers would tell, by what is removed, which of two equal ones is better."""
-    value = float(shown_metrics(metrics).get(spec.confirmed or "", shown))
-    return -value if spec.direction is Direction.MINIMIZE else value
+def _rank(spec: MetricSpec, shown: float) -> float:
+    """What winners are ranked by, as it is shown: exact numbers would tell, by what is removed,
+    which of two equal ones is better."""
+    return -shown if spec.direction is Direction.MINIMIZE else shown
 
 
 def _best(found: Iterable[_Large], count: int) -> set[str]:

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from assay.contracts.batch import BatchRequest, IdeaRequest
+from assay.contracts.batch import IdeaRequest
 from assay.contracts.caps import Caps, OwnerSpending
 from assay.domain.errors import Conflict
 from assay.domain.states import ExperimentState, MeasurementKind, MeasurementState
 from assay.storage import (
     batches,
     caps,
-    conditions,
     environments,
     equivalences,
     measurements,
@@ -55,7 +54,8 @@ def measurement(
         Conflict: it has not failed, or the owner's cap on GPU-hours is reached.
     """
     row = get(session, schema.Measurement, measurement_id, "measurement")
-    if row.kind != MeasurementKind.SCORE.value:
+    kind = MeasurementKind(row.kind)
+    if kind is not kind.baseline:
         raise Conflict(
             f"{measurement_id} is a {row.kind}, which decides nothing by itself; submit the idea "
             "again",
@@ -70,6 +70,7 @@ def measurement(
         equivalences.family(
             session, row.environment_id, row.profile, row.hardware_class, row.conditions_id
         ),
+        kind,
     )
     now = db.now(session)
     terms = Terms(owner, now, needs_isolation=row.needs_isolation, again=True)
@@ -130,28 +131,15 @@ def experiment(db: Database, session: Session, experiment_id: str) -> Retry:
     if latest is not None and latest.state not in ended_badly:
         return Retry(latest.id, is_new=False)
     batch = get(session, schema.Batch, row.batch_id, "batch")
-    options = caps.options_of(batch).model_copy(update={"again": True, "novelty": "allow"})
-    request = BatchRequest(
-        environment=batch.environment_id,
-        profile=batch.profile,
-        ideas=[IdeaRequest(text=idea.text, parents=[row.id])],
-        executor=batch.executor,
-        ideator=batch.ideator,
-        hardware_class=batch.hardware_class,
-        options=options,
-        metadata=batch.labels,
-    )
-    batch_id = batches.create(
-        db,
-        session,
-        request,
-        batch.owner,
-        batch.environment_id,
-        conditions.of_batch(session, batch),
-        retries=row.id,
-    )
-    made = select(schema.Experiment.id).where(schema.Experiment.batch_id == batch_id)
-    return Retry(session.scalars(made).one(), is_new=True)
+    if batch.kind == MeasurementKind.CONTROL.value:
+        raise Conflict(
+            f"{experiment_id} measures {idea.reproduces} again; reproduce that once more instead",
+            code=NOTHING_TO_MEASURE,
+        )
+    idea_again = IdeaRequest(text=idea.text, parents=[row.id], confirms=idea.confirms)
+    changes = {"again": True, "novelty": "allow"}
+    made = batches.repeat(db, session, batch, idea_again, changes, retries=row.id)
+    return Retry(made, is_new=True)
 
 
 def _check_failed(what: str, state: str) -> None:

@@ -8,29 +8,38 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, case, func, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
-from assay.contracts.search import EpochRequest, PauseRequest, SearchRequest
+from assay.contracts.search import AnswerRequest, EpochRequest, PauseRequest, SearchRequest
 from assay.domain.conditions import Conditions
 from assay.domain.errors import Conflict, InvalidInput, NotFound
 from assay.domain.ids import new_id
 from assay.domain.states import EpochState, SearchState
-from assay.storage import batches, schema
+from assay.storage import batches, environments, schema
+from assay.storage.bases import Base, base_of
 from assay.storage.batches import Similar
 from assay.storage.database import Database
 from assay.storage.rows import changed
 
 #: Types of a search's events.
 PAUSED, RESUMED = "search.paused", "search.resumed"
+ANSWER_UNREAD = "search.answer_unread"
 ENDED = tuple(f"search.{s.value}" for s in (SearchState.FINISHED, SearchState.CANCELLED))
 
 
 def create(
-    db: Database, session: Session, request: SearchRequest, owner: str, environment_id: str
+    db: Database,
+    session: Session,
+    request: SearchRequest,
+    owner: str,
+    environment_id: str,
+    base: Base | None = None,
 ) -> str:
-    """Store a search. Returns its id."""
+    """Store a search. Returns its id. `base`: what `request.base` stands for, in every epoch."""
+    if base is not None:
+        environments.keep_codebase(db, session, base.codebase, environment_id)
     search = schema.Search(
         id=new_id("srch"),
         owner=owner,
@@ -43,6 +52,8 @@ def create(
         ideator=request.ideator,
         executor=request.executor,
         hardware_class=request.hardware_class,
+        base_id=base and base.codebase,
+        base=base and base.name,
         config=request.config,
         labels=dict(request.metadata),
         caps=request.caps.model_dump(mode="json", exclude_none=True),
@@ -171,6 +182,68 @@ def _tell(db: Database, session: Session, search_id: str, kind: str, data: dict[
     session.flush()
 
 
+def put_answer(
+    db: Database, session: Session, search_id: str, answer_id: str, request: AnswerRequest
+) -> bool:
+    """Keep an answer of the ideator, also of a search that has ended: it was paid for.
+
+    True if it is new, False if the same is there already.
+
+    Raises:
+        Conflict: another answer has this id.
+    """
+    _locked(session, search_id)
+    values = request.model_dump(mode="json")
+    stored = session.get(schema.IdeatorAnswer, (search_id, answer_id))
+    if stored is not None:
+        if any(getattr(stored, name) != value for name, value in values.items()):
+            raise Conflict(
+                f"{search_id} already has another answer {answer_id}; send it under an id of its "
+                "own",
+                code="answer_exists",
+            )
+        return False
+    session.add(
+        schema.IdeatorAnswer(
+            search_id=search_id, id=answer_id, created_at=db.now(session), **values
+        )
+    )
+    session.flush()
+    if request.unread:
+        known = {name: values[name] for name in ("epoch", "asked", "ideas", "unread")}
+        _tell(db, session, search_id, ANSWER_UNREAD, {"answer": answer_id, **known})
+    return True
+
+
+def answers(
+    session: Session, search_id: str, *, after: str = "", unread: bool = False
+) -> Iterator[schema.IdeatorAnswer]:
+    """The answers of a search's ideator whose id is greater than `after`, in order.
+
+    With `unread`, those alone that hold passages which could not be read. Each is read when it is
+    asked for, because one can take a megabyte.
+    """
+    table = schema.IdeatorAnswer
+    query = select(table).where(table.search_id == search_id).order_by(table.id).limit(1)
+    if unread:
+        query = query.where(table.unread > 0)
+    while (found := session.scalars(query.where(table.id > after)).one_or_none()) is not None:
+        yield found
+        after = found.id
+
+
+def answer_counts(session: Session, search_ids: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+    """For each search, how many answers are kept, and how many of them are unread in part."""
+    table = schema.IdeatorAnswer
+    unread = func.sum(case((table.unread > 0, 1), else_=0))
+    rows = session.execute(
+        select(table.search_id, func.count(), unread)
+        .where(table.search_id.in_(search_ids))
+        .group_by(table.search_id)
+    )
+    return {search: (total, some) for search, total, some in rows}
+
+
 def put_epoch(
     db: Database, session: Session, search_id: str, number: int, request: EpochRequest
 ) -> bool:
@@ -233,7 +306,14 @@ def submit_epoch(
         raise Conflict(f"the search is {search.state}; start a new one", code="search_ended")
     request = epoch_request(search, epoch, options)
     epoch.batch_id = batches.create(
-        db, session, request, search.owner, search.environment_id, on, similar
+        db,
+        session,
+        request,
+        search.owner,
+        search.environment_id,
+        on,
+        similar,
+        base=base_of(search),
     )
     return epoch.batch_id, True
 

@@ -13,12 +13,14 @@ from assay.domain.rescore import rescore_rule
 from assay.domain.states import MeasurementKind
 from assay.storage import environments, equivalences, measurements, schema
 
+_RESULTS = (MeasurementKind.SCORE.value, MeasurementKind.CONFIRM.value)
+
 
 def specs(session: Session, attempt_ids: Sequence[str]) -> list[AttemptSpec]:
     """All a worker needs to know of these attempts, oldest first."""
     if not attempt_ids:
         return []
-    rules: dict[tuple[str, str, str], RescoreRule | None] = {}
+    rules: dict[tuple[str, str, str, str], RescoreRule | None] = {}
     found = []
     for attempt, measurement, environment in session.execute(
         select(schema.Attempt, schema.Measurement, schema.Environment)
@@ -28,9 +30,14 @@ def specs(session: Session, attempt_ids: Sequence[str]) -> list[AttemptSpec]:
         .order_by(schema.Attempt.id)
     ).all():
         rule = None
-        is_scored = measurement.kind == MeasurementKind.SCORE.value
-        if is_scored and measurement.codebase_id != environment.codebase:
-            key = (environment.id, measurement.profile, measurement.conditions_id)
+        is_result = measurement.kind in _RESULTS
+        if is_result and measurement.codebase_id != environment.codebase:
+            key = (
+                environment.id,
+                measurement.profile,
+                measurement.conditions_id,
+                measurement.kind,
+            )
             if key not in rules:
                 rules[key] = _rescore(session, environment, measurement)
             rule = rules[key]
@@ -67,7 +74,7 @@ def _spec(
 def _rescore(
     session: Session, environment: schema.Environment, measurement: schema.Measurement
 ) -> RescoreRule | None:
-    """When to score a result twice: the same for all of an environment, profile and class."""
+    """When to score a result twice: the same for all that are compared with one baseline."""
     manifest = environments.manifest(session, environment.id)
     if manifest.entry_points.predict is None:
         return None
@@ -78,6 +85,7 @@ def _rescore(
         measurement.hardware_class,
         measurement.conditions_id,
     )
-    values = measurements.baseline_values(session, environment, measurement.profile, on)
+    kind = MeasurementKind(measurement.kind)
+    values = measurements.baseline_values(session, environment, measurement.profile, on, kind)
     rule = rescore_rule(manifest.metric.direction, Sample.of(list(values.values())))
     return RescoreRule(beyond=rule.beyond)

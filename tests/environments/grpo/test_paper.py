@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from assay.domain.states import MeasurementKind
 from assay.environments.bundle import write_tree
 from assay.patching import apply_answer, check_codebase
 from tests.environments.conftest import Bundled, Tree
@@ -77,7 +78,8 @@ def trained(grpo: Bundled, fewer_problems: Path, tmp_path_factory: pytest.TempPa
 
 
 def score(grpo: Bundled, data: Path, folder: Path) -> tuple[float, ...]:
-    outcome = evaluate(grpo, data, folder / "out", folder / "code", samples=1)
+    out, code = folder / "out", folder / "code"
+    outcome = evaluate(grpo, data, out, code, MeasurementKind.CONFIRM, samples=1)
     assert outcome.metrics is not None, outcome.failure
     return tuple(outcome.metrics[name] for name in SCORES)
 

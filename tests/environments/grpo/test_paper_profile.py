@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from assay.domain.states import MeasurementKind
 from assay.environments.bundle import read_tree, write_tree
 from assay.environments.catalog import Environment
 from assay.environments.prepare import prepare_data
@@ -117,16 +118,25 @@ def test_from_problems_to_a_scored_result(
     (tmp_path / "scratch").mkdir()
     settings = SandboxSettings("subprocess", scratch=tmp_path / "scratch")
     bench = Bench(own_environment, "paper", data, "cpu", settings)
-    result = bench.measure(bench.baseline, seed=0)
-    assert result.error == ""
-    assert result.metrics["accuracy"] == 0.0
-    assert {
+    ordinary = {
+        "accuracy",
         "accuracy/01",
         "accuracy/02",
         "accuracy/sampled",
+        "accuracy/se",
+        "best_checkpoint",
+    }
+    sealed = {
         "sealed_accuracy",
+        "sealed_accuracy/sampled",
+        "sealed_accuracy/se",
         "probe_accuracy",
-    } <= set(result.metrics)
+    }
+    for kind, names in (("confirm", ordinary | sealed), ("score", ordinary)):
+        result = bench.measure(bench.baseline, 0, MeasurementKind(kind))
+        assert result.error == ""
+        assert result.metrics["accuracy"] == 0.0
+        assert set(result.metrics) == names
 
 
 def test_math_verify_grades_in_a_sandbox(tmp_path: Path, grader: Any) -> None:

@@ -20,11 +20,13 @@ from typing import Any
 import pytest
 import torch
 
+from assay.domain.states import MeasurementKind
 from assay.environments.bundle import write_tree
 from assay.evaluation import EvaluationOutcome, EvaluationRequest, evaluate_in_child
 from assay.evaluation.checkpoints import Checkpoint
 from assay.sandbox import Limits, SandboxSettings
 from services.worker.hardware import hardware_class, read_cpu
+from services.worker.scoring import Splits
 from tests.environments.conftest import Bundled
 from tests.environments.grpo.conftest import CODEBASE, Done, Train, variables
 from tests.environments.smoking import steps_of_smoke
@@ -35,15 +37,21 @@ WEIGHTS = Path(__file__).with_name("weights.json")
 
 
 def evaluate(
-    grpo: Bundled, data: Path, out: Path, codebase: Path | None = None, **config: object
+    grpo: Bundled,
+    data: Path,
+    out: Path,
+    codebase: Path | None = None,
+    kind: MeasurementKind = MeasurementKind.SCORE,
+    **config: object,
 ) -> EvaluationOutcome:
-    """Score what training left; None: with the baseline's codebase."""
+    """Score what training left, as a measurement of this kind; None: the baseline's codebase."""
     names = sorted(p.name for p in (out / "checkpoints").iterdir())
     scratch = out.parent / f"{out.name}-scratch"
     scratch.mkdir(exist_ok=True)
     if codebase is None:
         codebase = out.parent / f"{out.name}-codebase"
         write_tree({name: text.encode() for name, text in grpo.files.items()}, codebase)
+    splits = Splits.of(grpo.environment.manifest.metric, data, kind)
     return evaluate_in_child(
         EvaluationRequest(
             environment_dir=grpo.environment.folder,
@@ -51,11 +59,11 @@ def evaluate(
             predict=grpo.environment.manifest.entry_points.predict,
             codebase_dir=codebase,
             artifact_dir=out,
-            held_out=data / "search",
-            sealed=data / "sealed",
+            held_out=splits.held_out,
+            sealed=splits.sealed,
             checkpoints=tuple(Checkpoint(n, 1.0, "") for n in names),
             seed=0,
-            metric_name=grpo.environment.manifest.metric.name,
+            metric_name=splits.metric,
             sandbox=SandboxSettings("subprocess", scratch=scratch),
             limits=Limits(wall_seconds=90, memory_bytes=4 << 30),
             seconds=90.0,
@@ -67,7 +75,8 @@ def evaluate(
 
 @pytest.fixture(scope="module")
 def outcome(grpo: Bundled, data: Path, trained: Done) -> EvaluationOutcome:
-    return evaluate(grpo, data, trained.out)
+    """Of a confirmation, which asks both splits."""
+    return evaluate(grpo, data, trained.out, kind=MeasurementKind.CONFIRM)
 
 
 def problems(path: Path) -> list[tuple[str, str]]:
@@ -181,15 +190,32 @@ def test_evaluating_again_gives_the_same(
     grpo: Bundled, data: Path, trained: Done, outcome: EvaluationOutcome
 ) -> None:
     # Another batch size: an answer does not depend on what it is asked with.
-    again = evaluate(grpo, data, trained.out, eval_batch=300)
+    again = evaluate(grpo, data, trained.out, kind=MeasurementKind.CONFIRM, eval_batch=300)
     assert again.metrics is not None, again.failure
     assert again.metrics == outcome.metrics
+
+
+def test_only_a_confirmation_scores_the_sealed_split(
+    grpo: Bundled, data: Path, trained: Done, outcome: EvaluationOutcome, tmp_path: Path
+) -> None:
+    (tmp_path / "search").symlink_to(data / "search")
+    ordinary = evaluate(grpo, tmp_path, trained.out)
+    assert ordinary.metrics is not None, ordinary.failure
+    assert outcome.metrics is not None
+    assert ordinary.keep == outcome.keep
+    # What both return is the same, and the rest is about the sealed split.
+    assert ordinary.metrics.items() < outcome.metrics.items()
+    assert set(outcome.metrics) - set(ordinary.metrics) == {
+        "sealed_accuracy",
+        "sealed_accuracy/se",
+        "sealed_accuracy/sampled",
+    }
 
 
 def test_random_rewards_teach_nothing(grpo: Bundled, data: Path, train: Train) -> None:
     control = train("--random_rewards", "true")
     assert control.code == 0, control.said
-    outcome = evaluate(grpo, data, control.out)
+    outcome = evaluate(grpo, data, control.out, kind=MeasurementKind.CONFIRM)
     assert outcome.metrics is not None, outcome.failure
     # The start is at 0.40. Over three seeds the best of four checkpoints was 0.37 to 0.44.
     assert outcome.metrics["accuracy"] < 0.5
@@ -209,7 +235,7 @@ def test_sharper_weights_are_not_better(
         files = [(n, (folder / n).read_text()) for n in ("tokenizer.json", "prompt.txt")]
         shutil.rmtree(folder)
         code.model.save(model, str(folder), files)
-    sharper = evaluate(grpo, data, out)
+    sharper = evaluate(grpo, data, out, kind=MeasurementKind.CONFIRM)
     assert sharper.metrics is not None, sharper.failure
     assert outcome.metrics is not None
     for name in ("accuracy", "sealed_accuracy", "best_checkpoint"):
@@ -241,7 +267,7 @@ def test_files_of_the_codebase_cannot_stand_in_for_what_predict_needs(
              "sitecustomize", "usercustomize", "grpo_model", "data", "config")  # fmt: skip
     files = grpo.files | {f"{name}.py": "raise SystemExit('shadowed')\n" for name in names}
     write_tree({name: text.encode() for name, text in files.items()}, tmp_path)
-    shadowed = evaluate(grpo, data, trained.out, tmp_path)
+    shadowed = evaluate(grpo, data, trained.out, tmp_path, MeasurementKind.CONFIRM)
     assert shadowed.metrics is not None, shadowed.failure
     # Other code gets another order of questions, which changes nothing.
     assert shadowed.metrics == outcome.metrics

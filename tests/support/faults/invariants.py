@@ -185,8 +185,7 @@ def _results(session: Session, evidence: Evidence, report: Report) -> None:
     succeeded = set(
         session.scalars(
             select(schema.Measurement.id).where(
-                schema.Measurement.state == MeasurementState.SUCCEEDED.value,
-                schema.Measurement.kind == MeasurementKind.SCORE.value,
+                schema.Measurement.state == MeasurementState.SUCCEEDED.value
             )
         )
     )
@@ -410,7 +409,9 @@ def _values(session: Session, ran: list[Interval], report: Report) -> None:
             schema.Result.metric,
             schema.Measurement.codebase_id,
             schema.Measurement.seed,
-        ).join(schema.Measurement, schema.Measurement.id == schema.Result.measurement_id)
+        )
+        .join(schema.Measurement, schema.Measurement.id == schema.Result.measurement_id)
+        .where(schema.Measurement.kind != MeasurementKind.SMOKE.value)
     ):
         if row.attempt_id in of_fleet:
             right = row.metric == value(row.codebase_id, row.seed)

@@ -10,6 +10,7 @@ from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from assay.domain.conditions import UNRECORDED
+from assay.domain.states import MeasurementKind
 from assay.storage.schema.base import Base, Id, State
 
 
@@ -29,12 +30,36 @@ class Environment(Base):
 
 
 class Codebase(Base):
-    """A source tree in the object store."""
+    """A source tree in the object store.
+
+    `canonical` is the same for trees that differ in comments, docstrings and formatting alone, and
+    null where that is unknown. The first such tree is measured in place of the others.
+    """
 
     __tablename__ = "codebase"
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     environment_id: Mapped[str] = mapped_column(ForeignKey("environment.id"))
+    canonical: Mapped[str | None] = mapped_column(Id, unique=True)
+    created_at: Mapped[datetime]
+
+
+class Promotion(Base):
+    """A confirmed result whose codebase later batches may start from, by name.
+
+    The row with the highest number of a name counts; the others are its history.
+    """
+
+    __tablename__ = "promotion"
+
+    environment_id: Mapped[str] = mapped_column(ForeignKey("environment.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(Id, primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    codebase_id: Mapped[str] = mapped_column(ForeignKey("codebase.id"))
+    experiment_id: Mapped[str] = mapped_column(ForeignKey("experiment.id"))
+    #: The experiment that confirmed it.
+    confirmation_id: Mapped[str] = mapped_column(ForeignKey("experiment.id"))
+    owner: Mapped[str] = mapped_column(Id)
     created_at: Mapped[datetime]
 
 
@@ -75,6 +100,9 @@ class Search(Base):
     ideator: Mapped[str] = mapped_column(String(256))
     executor: Mapped[str] = mapped_column(String(256))
     hardware_class: Mapped[str | None] = mapped_column(Id)
+    #: As of a batch: every epoch changes this codebase.
+    base_id: Mapped[str | None] = mapped_column(Id)
+    base: Mapped[str | None] = mapped_column(Id)
     config: Mapped[dict[str, Any]]
     labels: Mapped[dict[str, Any]]
     caps: Mapped[dict[str, Any]] = mapped_column(default=dict)
@@ -100,6 +128,12 @@ class Batch(Base):
     labels: Mapped[dict[str, Any]]
     search_id: Mapped[str | None] = mapped_column(ForeignKey("search.id"), index=True)
     epoch: Mapped[int | None]
+    #: Of the measurements that decide its experiments, and of their baseline.
+    kind: Mapped[str] = mapped_column(State, default=MeasurementKind.SCORE.value)
+    #: The codebase that its ideas change, if it is not the environment's, and its name if it has
+    #: one.
+    base_id: Mapped[str | None] = mapped_column(Id, index=True)
+    base: Mapped[str | None] = mapped_column(Id)
     state: Mapped[str] = mapped_column(State)
     version: Mapped[int]
     created_at: Mapped[datetime]
@@ -115,6 +149,24 @@ class Epoch(Base):
     number: Mapped[int] = mapped_column(primary_key=True)
     ideas: Mapped[list[Any]]
     batch_id: Mapped[str | None] = mapped_column(ForeignKey("batch.id"))
+    created_at: Mapped[datetime]
+
+
+class IdeatorAnswer(Base):
+    """An answer of a search's ideator, so that a person can read what could not be parsed."""
+
+    __tablename__ = "ideator_answer"
+
+    search_id: Mapped[str] = mapped_column(ForeignKey("search.id"), primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    epoch: Mapped[int]
+    operator: Mapped[str] = mapped_column(State)
+    asked: Mapped[int]
+    ideas: Mapped[int]
+    unread: Mapped[int]
+    stop: Mapped[str] = mapped_column(Id)
+    text: Mapped[str] = mapped_column(Text)
+    thinking: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]
 
 
@@ -138,9 +190,13 @@ class Idea(Base):
     #: Earlier ideas with nearly the same words: `[{experiment, similarity}]`.
     similar: Mapped[list[Any]] = mapped_column(default=list)
     #: The experiment whose codebase is measured again, instead of implementing the text.
-    confirms: Mapped[str | None] = mapped_column(Id)
+    confirms: Mapped[str | None] = mapped_column(Id, index=True)
     #: The failed experiment whose codebase is measured again on the seeds that failed.
     retries: Mapped[str | None] = mapped_column(Id, index=True)
+    #: The experiment whose measurements are repeated, to see whether they agree.
+    reproduces: Mapped[str | None] = mapped_column(Id, index=True)
+    #: The codebase that is measured, instead of implementing the text.
+    codebase_id: Mapped[str | None] = mapped_column(Id)
 
 
 class Experiment(Base):

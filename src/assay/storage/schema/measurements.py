@@ -285,17 +285,31 @@ class Result(Base):
 
     `metric`, `metrics`, `provenance` and `seconds` are exact. `shown_metric` is the metric rounded
     as the API shows it: averages that are shown are made of it. It is null in results that a
-    process of an older version stored.
+    process of an older version stored. A smoke has no metric.
     """
 
     __tablename__ = "result"
 
     measurement_id: Mapped[str] = mapped_column(ForeignKey("measurement.id"), primary_key=True)
     attempt_id: Mapped[str] = mapped_column(ForeignKey("attempt.id"), unique=True)
-    metric: Mapped[float]
+    metric: Mapped[float | None]
     shown_metric: Mapped[float | None]
     metrics: Mapped[dict[str, Any]]
     provenance: Mapped[dict[str, Any]]
+    seconds: Mapped[float]
+    created_at: Mapped[datetime]
+
+
+class Rescore(Base):
+    """What the second evaluation of a result's artifact gave; exact. The first one counts."""
+
+    __tablename__ = "rescore"
+
+    measurement_id: Mapped[str] = mapped_column(
+        ForeignKey("result.measurement_id"), primary_key=True
+    )
+    metric: Mapped[float]
+    metrics: Mapped[dict[str, Any]]
     seconds: Mapped[float]
     created_at: Mapped[datetime]
 

@@ -1,0 +1,23 @@
+"""Experiments as their owner may see them: another owner's do not exist. Routers and views ask."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from assay.domain.errors import NotFound
+from assay.storage import schema
+from assay.storage.rows import get
+
+
+def owned_experiment(session: Session, experiment_id: str, owner: str) -> schema.Experiment:
+    """An experiment of that owner. Raises NotFound, also for another owner's."""
+    experiment = get(session, schema.Experiment, experiment_id, "experiment")
+    if batch_of(session, experiment_id).owner != owner:
+        raise NotFound(f"experiment {experiment_id!r} was not found")
+    return experiment
+
+
+def batch_of(session: Session, experiment_id: str) -> schema.Batch:
+    """The batch of an experiment that exists."""
+    experiment = get(session, schema.Experiment, experiment_id, "experiment")
+    return get(session, schema.Batch, experiment.batch_id, "batch")

@@ -1,0 +1,119 @@
+"""Reproductions beside the experiments whose measurements they repeat.
+
+What is said of a reproduction is decided by exact numbers: one of four agreements, and for each
+seed whether its numbers are equal. That is at most as much as the verdict that every result is
+counted with (`VERDICT_BITS` of `domain/rounding.py`), and a reproduction has no verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from assay.contracts.batch import AgreementBody, SeedAgreementBody
+from assay.domain.failure_codes import rules_of_stored
+from assay.domain.reproductions import Agreement, compare
+from assay.domain.rounding import shown, shown_or_none
+from assay.domain.states import TERMINAL_EXPERIMENT
+from assay.storage import measurements, repairs, schema
+from assay.storage.measurements import Scored
+from assay.storage.rows import get
+from services.implementer.views.verdicts import BaselineStats
+
+_TERMINAL = {s.value for s in TERMINAL_EXPERIMENT}
+_AGREES = {
+    Agreement.TO_THE_DIGIT: True,
+    Agreement.WITHIN_NOISE: True,
+    Agreement.DISAGREES: False,
+    Agreement.UNDECIDED: None,
+}
+
+
+class _Seed(NamedTuple):
+    scored: Scored | None
+    failure: Mapping[str, Any] | None
+
+
+def agreement_bodies(
+    session: Session, rows: Sequence[schema.Experiment], ideas: Mapping[str, schema.Idea]
+) -> dict[str, AgreementBody]:
+    """Whether reproductions agree with what they repeat, by experiment: of those that have ended.
+
+    `ideas`: those of the experiments, by id.
+    """
+    found = {}
+    for row in rows:
+        reproduced = ideas[row.idea_id].reproduces
+        if reproduced is not None and row.state in _TERMINAL:
+            found[row.id] = _agreement(session, row, reproduced)
+    return found
+
+
+def _agreement(session: Session, row: schema.Experiment, reproduced: str) -> AgreementBody:
+    original = get(session, schema.Experiment, reproduced, "experiment")
+    stats = BaselineStats.of(session, get(session, schema.Batch, original.batch_id, "batch"))
+    before = {seed: found.scored for seed, found in _seeds(session, reproduced).items()}
+    now = _seeds(session, row.id)
+    old = {seed: scored for seed, scored in before.items() if scored is not None}
+    new = {seed: found.scored for seed, found in now.items() if found.scored is not None}
+    failed = [seed for seed, found in now.items() if _is_of_code(found.failure)]
+    exact, rounded = (
+        compare(
+            stats.metric.direction,
+            {seed: value(scored) for seed, scored in old.items()},
+            {seed: value(scored) for seed, scored in new.items()},
+            failed=failed,
+            baseline=baseline,
+        )
+        for value, baseline in ((_exact, stats.exact), (_rounded, stats.rounded))
+    )
+    return AgreementBody(
+        experiment=reproduced,
+        agreement=exact.agreement.value,
+        agrees=_AGREES[exact.agreement],
+        difference=shown_or_none(rounded.difference),
+        p=shown_or_none(rounded.p),
+        seeds=[_seed_body(seed, was, now.get(seed)) for seed, was in sorted(old.items())],
+    )
+
+
+def _exact(scored: Scored) -> float:
+    return scored.metric
+
+
+def _rounded(scored: Scored) -> float:
+    return shown(scored.shown)
+
+
+def _is_of_code(failure: Mapping[str, Any] | None) -> bool:
+    """Whether a failure says something of the code, and not of its host alone."""
+    return failure is not None and rules_of_stored(failure).shared
+
+
+def _seed_body(seed: int, before: Scored, now: _Seed | None) -> SeedAgreementBody:
+    again, failure = now or _Seed(None, None)
+    return SeedAgreementBody(
+        seed=seed,
+        before=_rounded(before),
+        again=None if again is None else _rounded(again),
+        equal=None if again is None else again.metric == before.metric,
+        failure=None if failure is None else str(failure.get("code")),
+    )
+
+
+def _seeds(session: Session, experiment_id: str) -> dict[int, _Seed]:
+    """What the measurements that decide an experiment came to, by seed."""
+    link, table = schema.ExperimentMeasurement, schema.Measurement
+    found = {}
+    for seed, failure, *scored in session.execute(
+        select(table.seed, table.failure, *measurements.SCORED)
+        .join(link, link.measurement_id == table.id)
+        .outerjoin(schema.Result, schema.Result.measurement_id == table.id)
+        .where(link.experiment_id == experiment_id, link.role == repairs.SCORE)
+        .order_by(table.seed, table.id)
+    ):
+        found[seed] = _Seed(None if scored[0] is None else Scored(*scored), failure)
+    return found
