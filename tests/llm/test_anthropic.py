@@ -4,8 +4,10 @@ import pytest
 
 from assay.llm import (
     BadRequest,
+    Message,
     MissingKey,
     ModelName,
+    Prompt,
     ProviderUnavailable,
     RateLimited,
     Usage,
@@ -81,6 +83,61 @@ def test_temperature_and_thinking_go_to_models_that_take_them(
     assert sent.get("thinking") == sent_thinking
     old_version = provider.requests[0].headers["anthropic-version"] == "2023-06-01"
     assert old_version == (sent_temperature is not None)
+
+
+@pytest.mark.parametrize(
+    ("model", "max_tokens", "sent"),
+    [
+        ("claude-opus-4-5", 8_000, {"thinking": {"type": "enabled", "budget_tokens": 6_000}}),
+        ("some-other-model", 8_000, {"thinking": {"type": "enabled", "budget_tokens": 6_000}}),
+        ("claude-opus-4-5", None, {"thinking": {"type": "enabled", "budget_tokens": 18_000}}),
+        ("claude-opus-4-6", 8_000, {"output_config": {"effort": "high"}}),
+        ("claude-opus-5", None, {"output_config": {"effort": "high"}}),
+    ],
+)
+def test_an_effort_is_sent_as_the_model_takes_it(model, max_tokens, sent):
+    with serve(message()) as provider:
+        ask(provider, model, effort="high", max_tokens=max_tokens)
+    body = provider.requests[0].body
+    assert {k: v for k, v in body.items() if k in ("thinking", "output_config")} == sent
+    assert body["max_tokens"] == (max_tokens or 24_000)
+    assert "temperature" not in body
+
+
+def test_an_effort_goes_with_a_summary_of_the_thinking():
+    with serve(message()) as provider:
+        ask(provider, "claude-opus-5", "summarized", effort="low")
+    body = provider.requests[0].body
+    assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
+    assert body["output_config"] == {"effort": "low"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"effort": "low", "temperature": 0.5}, "a temperature or an effort, not both"),
+        ({"effort": "low", "max_tokens": 1_000}, "max tokens of at least 2048"),
+    ],
+)
+def test_what_no_version_takes_is_not_sent(options, said):
+    with serve(message()) as provider:
+        outcome = ask(provider, **options)
+    assert isinstance(outcome.error, BadRequest)
+    assert said in str(outcome.error)
+    assert provider.requests == []
+
+
+def test_the_log_is_cached_part_by_part():
+    """Earlier parts are found again by a request that adds some, wherever it marks them."""
+    log = ("head", "epoch 0", "epoch 1", "epoch 2")
+    prompt = Prompt("Be brief.", (Message("user", "Hi."),), "the codebase", log)
+    with serve(message()) as provider:
+        ask(provider, prompt=prompt)
+    (sent,) = provider.requests[0].body["messages"]
+    texts = [block["text"] for block in sent["content"]]
+    assert texts == ["the codebase", *log, "Hi."]
+    marked = [block["text"] for block in sent["content"] if "cache_control" in block]
+    assert marked == ["the codebase", "epoch 1", "epoch 2"]
 
 
 def test_rate_limit_waits_as_told():

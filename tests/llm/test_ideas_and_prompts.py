@@ -15,47 +15,34 @@ from assay.llm import (
     Usage,
     format_idea,
     implement_prompt,
-    parse_ideas,
     prompts,
     read_idea,
 )
 from assay.llm.executors import Limits
 
-TWO = [IdeaText("Warm up longer.", "In `train.py`, set warmup to 9."), IdeaText("B", "c\n\nd")]
-
 
 @pytest.mark.parametrize(
     "text",
     [
-        "[Experiment] Warm up longer.\n[Code Changes] In `train.py`, set warmup to 9.\n[End]\n"
-        "[Experiment] B\n[Code Changes] c\n\nd\n[End]",
-        "Two ideas.\n\n## 1. **[Experiment]** Warm up longer.\n\n**[Code Changes]**\n"
-        "In `train.py`, set warmup to 9.\n\n**[End]**\n\n---\n\n"
-        "## 2. [experiment]: B [code changes]: c\n\nd [End]",
-        "[Experiment] Warm up longer. [Code Changes] In `train.py`, set warmup to 9.\n\n"
-        "[Experiment] B [Code Change] c\n\nd",
-        "<think>[Experiment] no [Code Changes] no [End]</think>[Experiment] Warm up longer.\n"
-        "[Code Changes] In `train.py`, set warmup to 9.\n[End] [Experiment] in a line\n"
-        "[Experiment] B\n[Code Changes] c\n\nd\n[End]\nGood luck.",
+        "[Experiment] B\n[Code Changes] c\n\nd\n[End]\n",
+        "One idea.\n\n## 1. **[Experiment]** B\n\n**[Code Changes]**\nc\n\nd\n\n**[End]**",
+        "[Experiment] B [Code Change] c\n\nd\n\n[Experiment] another [Code Changes] e",
+        "[Experiment] nothing [End]\n[experiment]: B [code changes]: c\n\nd [End]",
     ],
 )
-def test_ideas_in_many_shapes(text):
-    assert parse_ideas(text) == TWO
+def test_a_submitted_idea_is_read(text):
+    assert read_idea(text) == IdeaText("B", "c\n\nd")
 
 
-def test_incomplete_ideas_are_left_out():
-    text = "[Experiment] A [Code Changes] b [End]\n[Experiment] C [Code Changes] half of"
-    assert len(parse_ideas(text)) == 2
-    assert parse_ideas(text, truncated=True) == [IdeaText("A", "b")]
-    assert parse_ideas("[Experiment] A\n[End]") == []
-    assert parse_ideas("<thinking>[Experiment] A [Code Changes] b [End]") == []
+def test_a_submitted_text_without_marks_is_an_experiment():
     assert read_idea(" make it wider ") == IdeaText("make it wider", "")
+    assert read_idea("Experiment: a\nCode: b") == IdeaText("Experiment: a\nCode: b", "")
 
 
 @given(st.text("ab \n`#*=", min_size=1), st.text("ab \n`#*=<>", min_size=1))
 def test_format_then_parse(experiment, code_changes):
     idea = IdeaText(f"x{experiment}x", f"x{code_changes}x")
-    assert parse_ideas(format_idea(idea)) == [idea]
+    assert read_idea(format_idea(idea)) == idea
 
 
 def request(**options):
@@ -131,3 +118,18 @@ def test_model_executor_asks_the_model():
     assert executor.name == "openai:echo"
     done = asyncio.run(executor.implement(request()))
     assert done.text == f"{implement_prompt(request()).characters} 77"
+
+
+def test_limits_of_a_request_win_over_the_executors_and_are_another_question():
+    executor = ModelExecutor(Echo(), Limits(max_tokens=77))
+    asked = request(limits=Limits(max_tokens=88))
+    assert asyncio.run(executor.implement(asked)).text.endswith(" 88")
+    assert executor.identify(asked).hash != executor.identify(request()).hash
+    assert executor.identify(asked).prefix == executor.identify(request()).prefix
+    assert Limits(1, 0.5, "low").under(Limits(effort="high")) == Limits(1, 0.5, "high")
+
+
+def test_the_profile_and_what_it_means_are_in_the_cached_part():
+    prompt = implement_prompt(request(profile="tiny: small", profile_notes="Edit `Tiny`."))
+    assert "Profile: tiny: small\n" in prompt.cache_prefix
+    assert "Edit `Tiny`." in prompt.cache_prefix

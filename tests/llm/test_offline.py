@@ -19,7 +19,7 @@ from assay.llm import (
     Recipe,
     RecipeEdit,
     Trajectory,
-    parse_ideas,
+    read_answer,
 )
 from assay.llm.offline.compose import combine, knob_splices, recipe_splices
 from assay.llm.offline.settings import Settings
@@ -115,7 +115,7 @@ def test_ideas_pass_through_the_whole_path(operator):
     )
     assert len({settings(idea) for idea in ideas}) == 30
     for idea in ideas:
-        assert len(parse_ideas(idea.text)) == 1
+        assert len(read_answer(idea.text).ideas) == 1
         after = apply_answer(FILES, implement(idea.text)).files
         for name, value in settings(idea).knobs:
             knob = next(k for k in KNOBS if k.name == name)

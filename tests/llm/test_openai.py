@@ -2,7 +2,16 @@
 
 import pytest
 
-from assay.llm import BadRequest, MissingKey, ModelName, ProviderUnavailable, RateLimited, Usage
+from assay.llm import (
+    BadRequest,
+    Message,
+    MissingKey,
+    ModelName,
+    Prompt,
+    ProviderUnavailable,
+    RateLimited,
+    Usage,
+)
 from assay.llm.openai import OpenAIModel
 from tests.llm.calls import call
 from tests.support.provider.openai import completion, error, error_event, event
@@ -32,6 +41,34 @@ def test_success_and_what_was_sent():
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+
+
+def test_nothing_is_sent_that_was_not_set():
+    with serve(completion()) as provider:
+        ask(provider, max_tokens=None)
+    sent = set(provider.requests[0].body)
+    assert sent == {"model", "messages", "stream", "stream_options"}
+
+
+def test_an_effort_is_sent_as_the_effort_of_reasoning():
+    with serve(completion()) as provider:
+        ask(provider, effort="low")
+    assert provider.requests[0].body["reasoning_effort"] == "low"
+
+
+def test_the_log_stands_between_codebase_and_question():
+    prompt = Prompt("Be brief.", (Message("user", "Hi."),), "the codebase", ("head", "epoch 0"))
+    with serve(completion()) as provider:
+        ask(provider, prompt=prompt)
+    sent = provider.requests[0].body["messages"][1]["content"]
+    assert sent == "the codebase\n\nhead\n\nepoch 0\n\nHi."
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_an_answer_says_whether_it_was_streamed(streams):
+    reply = completion() if streams else completion().plain()
+    with serve(reply) as provider:
+        assert ask(provider).completion.streamed is streams
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from assay.domain.errors import InvalidInput
-from assay.llm.ideation import Trajectory
+from assay.llm.ideation import Baseline, Standing, Trajectory
 from assay.search import Situation, open_strategy
-from assay.search.evolution import Evolution, best_within, sample_within
+from assay.search.evolution import Evolution
 
 
 def trajectory(position: int, reward: float, epoch: int = 0, size: int = 900) -> Trajectory:
@@ -24,6 +24,10 @@ def trajectory(position: int, reward: float, epoch: int = 0, size: int = 900) ->
     )
 
 
+def standing(verdict: str) -> Standing:
+    return Standing(verdict, Baseline(2.0, 0.1, 5))
+
+
 def situation(epoch: int, size: int, rewards: list[float], seed: int = 3) -> Situation:
     past = tuple(trajectory(i, r) for i, r in enumerate(rewards))
     return Situation(epoch, size, seed, past, 0.5 if epoch else None)
@@ -36,7 +40,7 @@ def test_the_share_of_exploitation_follows_the_released_schedule() -> None:
 
 def test_epoch_0_asks_for_new_ideas_only() -> None:
     (ask,) = Evolution().plan(Situation(0, 80, 3))
-    assert (ask.operator, ask.count, ask.context) == ("seed", 80, ())
+    assert (ask.operator, ask.count, ask.known) == ("seed", 80, ())
 
 
 @pytest.mark.parametrize(
@@ -53,49 +57,80 @@ def test_the_split_is_rounded_down(epoch: int, size: int, exploit: int, explore:
     assert (counts.get("exploit", 0), counts["explore"]) == (exploit, explore)
 
 
+#: Algorithm 1 by hand: for each (N, T), the ideas that exploit in epochs 0 to T - 1; the others of
+#: epoch 0 are new, and those of later epochs explore.
+EXPLOIT = {
+    (50, 10): [0, 25, 30, 30, 35, 35, 40, 40, 40, 40],
+    (80, 10): [0, 40, 48, 48, 56, 56, 64, 64, 64, 64],
+    (7, 3): [0, 3, 4],
+}
+
+
+@pytest.mark.parametrize(("size", "epochs"), EXPLOIT)
+def test_every_epoch_of_a_search_is_split_as_in_the_paper(size: int, epochs: int) -> None:
+    for t, exploit in zip(range(epochs), EXPLOIT[size, epochs], strict=True):
+        counts = {ask.operator: ask.count for ask in Evolution().plan(situation(t, size, [0.6]))}
+        rest = {"explore": size - exploit, "exploit": exploit} if t else {"seed": size}
+        assert counts == rest
+        none = Evolution().plan(situation(t, size, [0.5]))
+        assert [(ask.operator, ask.count) for ask in none] == [("explore" if t else "seed", size)]
+
+
+@pytest.mark.parametrize(
+    "verdict", ["worse", "undecided", "identical", "provisional", "not comparable", None]
+)
+def test_by_verdict_a_lucky_mean_is_not_built_on(verdict: str | None) -> None:
+    lucky = replace(trajectory(0, 0.9), standing=standing(verdict) if verdict else None)
+    better = replace(trajectory(1, 0.6), standing=standing("better"))
+    by_verdict = Evolution(positives="verdict")
+    exploit, _ = by_verdict.plan(Situation(1, 4, 3, (lucky, better), 0.5))
+    assert exploit.positives == (better,)
+    (ask,) = by_verdict.plan(Situation(1, 4, 3, (lucky,), 0.5))
+    assert (ask.operator, ask.count) == ("explore", 4)
+    exploit, _ = Evolution().plan(Situation(1, 4, 3, (lucky, better), 0.5))
+    assert exploit.positives == (lucky, better)
+
+
 def test_all_explore_while_nothing_beats_the_baseline() -> None:
     (ask,) = Evolution().plan(situation(3, 10, [0.5, 0.4, 0.0]))
     assert (ask.operator, ask.count) == ("explore", 10)
 
 
-def test_exploitation_sees_exactly_what_beats_the_baseline_in_order() -> None:
+def test_exploitation_builds_on_exactly_what_beats_the_baseline_in_order() -> None:
     exploit, explore = Evolution().plan(situation(1, 10, [0.6, 0.5, 0.9, 0.0, 0.51]))
-    assert [t.position for t in exploit.context] == [0, 2, 4]
-    assert len(exploit.tried) == 5
-    assert len(explore.context) == 5
+    assert [t.position for t in exploit.positives] == [0, 2, 4]
+    assert explore.positives == ()
+
+
+def test_every_question_of_an_epoch_knows_the_same_oldest_first() -> None:
+    exploit, explore = Evolution().plan(situation(1, 10, [0.6, 0.5, 0.9, 0.0, 0.51]))
+    assert [t.position for t in exploit.known] == [0, 1, 2, 3, 4]
+    assert exploit.known == explore.known
 
 
 def test_a_failure_is_no_success_even_where_rewards_are_negative() -> None:
     bad = replace(trajectory(0, 0.0), state="failed", metric=None)
     good = trajectory(1, -0.5)
     asks = Evolution().plan(Situation(1, 4, 3, (bad, good), baseline_reward=-1.0))
-    assert [t.position for t in asks[0].context] == [1]
-    assert {t.position for t in asks[1].context} == {0, 1}
+    assert [t.position for t in asks[0].positives] == [1]
+    assert {t.position for t in asks[1].known} == {0, 1}
 
 
-def test_exploration_takes_a_random_sample_up_to_the_limit() -> None:
-    strategy = Evolution(context_chars=10_000)
-    samples = set()
-    for seed in range(20):
-        ask = strategy.plan(situation(1, 4, [0.1] * 30, seed))[0]
-        positions = [t.position for t in ask.context]
-        assert positions == sorted(positions)
-        assert len(positions) == 10  # 900 characters and a frame of 100 each
-        samples.add(tuple(positions))
-    assert len(samples) > 15
+@pytest.mark.parametrize("positives", ["mean", "verdict"])
+def test_what_was_measured_elsewhere_is_known_and_never_built_on(positives: str) -> None:
+    better = replace(trajectory(1, 0.6), standing=standing("better"))
+    other = replace(better, position=0, reward=0.9, elsewhere="measured on another version")
+    strategy = Evolution(positives=positives)
+    asks = strategy.plan(Situation(1, 4, 3, (other, better), baseline_reward=0.5))
+    assert [t.position for t in asks[0].positives] == [1]
+    assert {t.position for t in asks[0].known} == {0, 1}
+    (ask,) = strategy.plan(Situation(1, 4, 3, (other,), baseline_reward=0.5))
+    assert ask.operator == "explore"
 
 
-def test_positives_that_do_not_fit_give_way_by_reward() -> None:
-    strategy = Evolution(context_chars=3_000)
-    rewards = [0.6, 0.9, 0.7, 0.8, 0.55]
-    exploit = strategy.plan(situation(1, 4, rewards))[0]
-    assert [t.position for t in exploit.context] == [1, 2, 3]
-
-
-def test_at_least_one_trajectory_is_shown() -> None:
-    large = [trajectory(0, 0.6, size=50_000)]
-    assert sample_within(large, 1_000, 1) == tuple(large)
-    assert best_within(large, 1_000) == tuple(large)
+def test_epoch_0_knows_what_the_search_was_told_of() -> None:
+    (ask,) = Evolution().plan(Situation(0, 4, 3, (trajectory(0, 0.9),)))
+    assert (ask.operator, len(ask.known), ask.positives) == ("seed", 1, ())
 
 
 def test_the_same_situation_has_the_same_plan_and_other_seeds_differ() -> None:
@@ -115,14 +150,14 @@ def test_best_of_n_never_looks_at_results() -> None:
     strategy = open_strategy("best-of-n")
     assert not strategy.needs_baseline
     plans = [strategy.plan(situation(t, 6, [0.9, 0.1])) for t in (1, 2)]
-    assert [(a.operator, a.count, a.context) for p in plans for a in p] == [("seed", 6, ())] * 2
+    assert [(a.operator, a.count, a.known) for p in plans for a in p] == [("seed", 6, ())] * 2
     assert plans[0][0].seed != plans[1][0].seed
 
 
 def test_settings_are_kept_whole_and_checked() -> None:
-    strategy = open_strategy("evolution", {"context_chars": 5_000})
+    strategy = open_strategy("evolution", {"most": 90})
     assert strategy.config == {
-        "start": 50, "step": 10, "every": 2, "most": 80, "context_chars": 5_000,
+        "start": 50, "step": 10, "every": 2, "most": 90, "positives": "mean",
     }  # fmt: skip
     assert open_strategy("evolution", strategy.config) == strategy
 
@@ -136,6 +171,7 @@ def test_settings_are_kept_whole_and_checked() -> None:
         ("evolution", {"every": 0}),
         ("evolution", {"step": "10"}),
         ("evolution", {"most": True}),
+        ("evolution", {"positives": "median"}),
         ("best-of-n", {"start": 50}),
     ],
 )

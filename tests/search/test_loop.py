@@ -12,19 +12,26 @@ import httpx2
 import pytest
 
 from assay.client import Client
-from assay.contracts.batch import MAX_THINKING, BatchOptions, IdeaRequest
+from assay.contracts.batch import MAX_IDEA_BYTES, MAX_THINKING, BatchOptions, IdeaRequest
 from assay.contracts.search import MAX_EPOCH_BYTES, SearchRequest, bytes_of
 from assay.llm import (
     Completion,
+    IdeaText,
     IdeationRequest,
     ModelError,
+    ModelIdeator,
+    ModelName,
     OfflineIdeator,
+    OnTry,
+    Prompt,
     ProposedIdea,
     Try,
     Usage,
+    format_idea,
 )
-from assay.llm.interface import OnTry
+from assay.llm.executors import Limits
 from assay.search import Ask, Observer, SearchConfig, SearchError, drive
+from assay.search.config import IdeatorOptions
 from assay.search.config import SearchConfig as Config
 from assay.search.ledger import Ledger
 from assay.search.trajectories import TrajectoryReader
@@ -222,7 +229,10 @@ def test_failures_are_shown_as_failed_and_with_reward_0() -> None:
     assert {t.reward for t in failed} == {0.0}
     assert any(t.failure.startswith("train (crashed): Traceback") for t in failed)
     assert any(t.failure.startswith("implement (no_match)") for t in failed)
-    assert explored.budget == "seconds 5"
+    assert explored.budget == "5 s of wall clock"
+    assert explored.profile == "tiny: small"
+    assert explored.profile_notes == "Edit train.py."
+    assert explored.rules == "- Keep it short."
     assert explored.protected == ("predict.py",)
 
 
@@ -432,3 +442,87 @@ def test_a_ledger_stops_between_two_calls_of_one_question() -> None:
     offline.limit(Decimal(0))
     asyncio.run(offline.on_try(Try("call_1", 1, "started")))
     assert offline.spent == 0
+
+
+class Answering:
+    """A model that answers what it is told to."""
+
+    name = ModelName.parse("openai:scripted")
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+
+    async def complete(
+        self, prompt: Prompt, *, on_try: OnTry | None = None, **options: Any
+    ) -> Completion:
+        assert on_try is not None
+        answer = Completion(self.answers.pop(0), "In private.", "end", Usage(), "m")
+        await on_try(Try(f"call_{len(self.answers)}", 1, "returned", answer))
+        return answer
+
+    async def aclose(self) -> None:
+        return None
+
+
+def written(*texts: str) -> str:
+    return "\n\n".join(format_idea(IdeaText(text, f"do {text}")) for text in texts)
+
+
+def test_every_answer_is_kept_once_with_what_was_thought_in_private() -> None:
+    service = FakeService()
+    search = new_search(service, epochs=1, batch_size=2)
+    drive(connect(service), search, ModelIdeator(Answering("First a.\n" + written("a", "b"))))
+    (answer,) = service.answers.values()
+    assert (answer["epoch"], answer["asked"], answer["ideas"], answer["unread"]) == (0, 2, 2, 0)
+    assert answer["thinking"] == "In private."
+    (epoch,) = service.epochs[search]
+    assert [idea["thinking"] for idea in epoch["ideas"]] == ["First a.", None]
+
+
+def test_what_cannot_be_read_is_kept_and_the_error_says_where() -> None:
+    service = FakeService()
+    search = new_search(service, epochs=1, batch_size=2)
+    ideator = ModelIdeator(Answering("Try a.", "As I said\x00: a."))
+    with pytest.raises(SearchError, match=f"assay search answers {search} --epoch 0") as caught:
+        drive(connect(service), search, ideator)
+    assert caught.value.code == "unreadable_answer"
+    kept = [(answer["text"], answer["unread"]) for answer in service.answers.values()]
+    assert kept == [("Try a.", 1), ("As I said\ufffd: a.", 1)]
+    again = ModelIdeator(Answering(written("a", "b")))
+    assert drive(connect(service), search, again).state == "finished"
+
+
+def test_an_idea_that_no_batch_takes_counts_as_missing() -> None:
+    service = FakeService()
+    search = new_search(service, epochs=1, batch_size=2)
+    large = written("x" * MAX_IDEA_BYTES)
+    ideator = ModelIdeator(Answering(large + "\n" + written("a"), written("b")))
+    drive(connect(service), search, ideator)
+    texts = [text for _, text in ideas_of(service, search)[0]]
+    assert texts == [written("a"), written("b")]
+
+
+@pytest.mark.parametrize(("positives", "operators"), [
+    ("mean", ["exploit", "exploit", "explore", "explore"]), ("verdict", ["explore"] * 4),
+])  # fmt: skip
+def test_positives_by_verdict_are_those_that_the_service_calls_better(
+    positives: str, operators: list[str]
+) -> None:
+    """A loss of 2.49 is below the baseline's mean and well within its spread."""
+    service = FakeService(lambda _: 2.49)
+    search = new_search(service, epochs=2, batch_size=4, settings={"positives": positives})
+    drive(connect(service), search, OfflineIdeator())
+    assert [operator for operator, _ in ideas_of(service, search)[1]] == operators
+
+
+def test_a_record_with_a_context_in_characters_is_still_read() -> None:
+    older = {"strategy": {"start": 50, "context_chars": 200_000}}
+    assert SearchConfig.read(older).strategy == {"start": 50}
+
+
+def test_how_the_ideator_is_asked_and_what_it_is_told_of_are_kept() -> None:
+    asked = IdeatorOptions(context_tokens=50_000, temperature=0.5, max_tokens=9_000, effort="low")
+    config = SearchConfig.make("evolution", ideator=asked, warm_start=["bat_1"])
+    again = SearchConfig.read(config.record())
+    assert again == config
+    assert again.ideator.limits == Limits(9_000, 0.5, "low")

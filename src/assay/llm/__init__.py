@@ -5,13 +5,15 @@ Importing this package loads no provider's SDK.
 
 from assay.llm.executors import Executor, ImplementRequest, ModelExecutor, implement_prompt
 from assay.llm.factory import open_executor, open_ideator, open_model
-from assay.llm.ideas import IdeaText, format_idea, parse_ideas, read_idea
+from assay.llm.idea_answers import ReadAnswer, ReadIdea, read_answer
+from assay.llm.ideas import IdeaText, format_idea, read_idea
 from assay.llm.ideation import (
     IdeationRequest,
     Ideator,
     Operator,
     ProposedIdea,
     Trajectory,
+    UnreadableAnswer,
 )
 from assay.llm.interface import (
     BadRequest,
@@ -65,11 +67,14 @@ __all__ = [
     "Provider",
     "ProviderUnavailable",
     "RateLimited",
+    "ReadAnswer",
+    "ReadIdea",
     "Recipe",
     "RecipeEdit",
     "RetryPolicy",
     "Trajectory",
     "Try",
+    "UnreadableAnswer",
     "Usage",
     "estimate",
     "format_idea",
@@ -77,8 +82,8 @@ __all__ = [
     "open_executor",
     "open_ideator",
     "open_model",
-    "parse_ideas",
     "price",
     "price_table",
+    "read_answer",
     "read_idea",
 ]

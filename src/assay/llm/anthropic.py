@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from anthropic.types import MessageParam, TextBlockParam
 from assay.llm.interface import (
     BadRequest,
     Completion,
+    Effort,
     MissingKey,
     Prompt,
     ProviderUnavailable,
@@ -34,6 +35,14 @@ _STOPS: dict[str, Stop] = {
     "refusal": "refused",
 }
 Thinking = Literal["default", "summarized"]
+#: Sent where the caller names no bound: the API wants one.
+MAX_TOKENS = 24_000
+#: Share of the bound that models before Claude 4.6 may think, and the least they can be told.
+_THINKING_SHARE: dict[Effort, float] = {"low": 0.25, "medium": 0.5, "high": 0.75}
+_LEAST_THINKING = 1_024
+#: A request may mark so many ends of what to cache: the codebase, and the last parts of the log,
+#: of which the next question shares all but the last.
+_MARKED_PARTS = 2
 
 
 class AnthropicModel(ProviderModel[anthropic.AsyncAnthropic]):
@@ -68,6 +77,12 @@ class AnthropicModel(ProviderModel[anthropic.AsyncAnthropic]):
         self._headers = {"x-api-key": self._key} if address else {}
         self._thinking = thinking
 
+    @property
+    def takes_temperature(self) -> bool:
+        """See `Model.takes_temperature`."""
+        version = _version(self._name.model)
+        return version is None or version < (4, 7)
+
     def _connect(self) -> anthropic.AsyncAnthropic:
         return anthropic.AsyncAnthropic(
             api_key=self._key,
@@ -79,10 +94,10 @@ class AnthropicModel(ProviderModel[anthropic.AsyncAnthropic]):
     async def _send(
         self, question: Question, headers: dict[str, str], stack: AsyncExitStack
     ) -> httpx2.Response:
-        version, body = self._options(question.temperature)
+        version, body = self._options(question)
         request = self._open().messages.with_streaming_response.create(
             model=self._name.model,
-            max_tokens=question.max_tokens,
+            max_tokens=question.max_tokens or MAX_TOKENS,
             system=question.prompt.system or anthropic.omit,
             messages=_messages(question.prompt),
             stream=True,
@@ -106,14 +121,46 @@ class AnthropicModel(ProviderModel[anthropic.AsyncAnthropic]):
     def _answer(self, question: Question, progress: Progress) -> Answer:
         return _Answer(question, progress, self._name.model, self._own_server)
 
-    def _options(self, temperature: float | None) -> tuple[dict[str, str], dict[str, Any]]:
+    def _options(self, question: Question) -> tuple[dict[str, str], dict[str, Any]]:
+        """Headers and fields that depend on the model's version.
+
+        Raises BadRequest for what no version of the API takes.
+        """
         version = _version(self._name.model)
-        if self._thinking == "summarized" and version is not None and version >= (4, 6):
-            return {}, {"thinking": {"type": "adaptive", "display": "summarized"}}
-        if temperature is None or (version is not None and version >= (4, 7)):
+        if version is not None and version >= (4, 6):
+            return self._options_of_46(question)
+        temperature, effort = question.temperature, question.effort
+        if effort is not None:
+            if temperature is not None:
+                raise _refused(f"{self._name} takes a temperature or an effort, not both")
+            return {}, {"thinking": _thinking(question.max_tokens or MAX_TOKENS, effort)}
+        if temperature is None:
             return {}, {}
+        return {"anthropic-version": _VERSION_WITH_TEMPERATURE}, {"temperature": temperature}
+
+    def _options_of_46(self, question: Question) -> tuple[dict[str, str], dict[str, Any]]:
+        body: dict[str, Any] = {}
+        if question.effort is not None:
+            body["output_config"] = {"effort": question.effort}
+        if self._thinking == "summarized":
+            body["thinking"] = {"type": "adaptive", "display": "summarized"}
+        if body or question.temperature is None or not self.takes_temperature:
+            return {}, body
         header = {"anthropic-version": _VERSION_WITH_TEMPERATURE}
-        return header, {"temperature": temperature}
+        return header, {"temperature": question.temperature}
+
+
+def _thinking(max_tokens: int, effort: Effort) -> dict[str, Any]:
+    budget = max(_LEAST_THINKING, int(_THINKING_SHARE[effort] * max_tokens))
+    if budget >= max_tokens:
+        raise _refused(
+            f"an effort needs max tokens of at least {2 * _LEAST_THINKING}, not {max_tokens}"
+        )
+    return {"type": "enabled", "budget_tokens": budget}
+
+
+def _refused(why: str) -> BadRequest:
+    return BadRequest(f"The request was not sent: {why}.", usage=Usage())
 
 
 def _version(model: str) -> tuple[int, int] | None:
@@ -128,18 +175,21 @@ def _messages(prompt: Prompt) -> list[MessageParam]:
     messages: list[MessageParam] = []
     for index, message in enumerate(prompt.messages):
         blocks: list[TextBlockParam] = [{"type": "text", "text": message.text}]
-        if index == 0 and prompt.cache_prefix:
-            prefix: TextBlockParam = {
-                "type": "text",
-                "text": prompt.cache_prefix,
-                "cache_control": {"type": "ephemeral"},
-            }
-            blocks.insert(0, prefix)
+        if index == 0:
+            blocks = [*_cached(prompt.cached_parts), *blocks]
         if message.role == "user":
             messages.append({"role": "user", "content": blocks})
         else:
             messages.append({"role": "assistant", "content": blocks})
     return messages
+
+
+def _cached(parts: Sequence[str]) -> list[TextBlockParam]:
+    """A block for each part: what is cached up to one is found by requests that add more."""
+    blocks: list[TextBlockParam] = [{"type": "text", "text": part} for part in parts]
+    for block in [*blocks[:1], *blocks[1:][-_MARKED_PARTS:]]:
+        block["cache_control"] = {"type": "ephemeral"}
+    return blocks
 
 
 class _Answer(Answer):

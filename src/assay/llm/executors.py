@@ -4,12 +4,38 @@ import functools
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 from assay.llm import prompts
-from assay.llm.interface import Completion, Gate, Model, OnTry, Prompt
+from assay.llm.interface import Completion, Effort, Gate, Model, OnTry, Prompt
 
-_TEMPLATES = ("codebase", "executor_system", "executor_idea", "executor_revision")
+_TEMPLATES = ("codebase", "profile", "executor_system", "executor_idea", "executor_revision")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How a model is asked; what is None is not sent.
+
+    `max_tokens` bounds each answer, thinking included.
+    """
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    effort: Effort | None = None
+
+    def under(self, asked: Self) -> Self:
+        """Return these limits with those that `asked` names in their place."""
+        return type(self)(
+            self.max_tokens if asked.max_tokens is None else asked.max_tokens,
+            self.temperature if asked.temperature is None else asked.temperature,
+            self.effort if asked.effort is None else asked.effort,
+        )
+
+
+#: The provider decides on everything.
+NO_LIMITS = Limits()
+#: An executor's answer is one edit with a short plan.
+DEFAULT_LIMITS = Limits(max_tokens=16_000)
 
 
 @dataclass(frozen=True)
@@ -17,8 +43,9 @@ class ImplementRequest:
     """One call for one sample of one idea.
 
     `revision` counts from 0; from 1 on, `previous_answer` and `patch_log` (the patcher's log, a
-    traceback, or what was wrong with the answer) say what failed. `protected` are globs; `rules`
-    and `example` are the environment's own texts for executors.
+    traceback, or what was wrong with the answer) say what failed. `protected` are globs; `rules`,
+    `example` and `profile_notes` are the environment's own texts. `profile` names and describes
+    the size it runs at, `budget` is in words. `limits` take the place of the executor's own.
     """
 
     environment_title: str
@@ -33,6 +60,9 @@ class ImplementRequest:
     budget: str = ""
     rules: str = ""
     example: str = ""
+    profile: str = ""
+    profile_notes: str = ""
+    limits: Limits = NO_LIMITS
 
 
 @dataclass(frozen=True)
@@ -46,17 +76,6 @@ class RequestId:
     hash: str
     prefix: str = ""
     tokens: int = 0
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How a model is asked: `max_tokens` bounds each answer, thinking included."""
-
-    max_tokens: int = 16_000
-    temperature: float | None = None
-
-
-DEFAULT_LIMITS = Limits()
 
 
 class Executor(Protocol):
@@ -95,6 +114,8 @@ def implement_prompt(request: ImplementRequest) -> Prompt:
         request.protected,
         request.rules,
         request.example,
+        request.profile,
+        request.profile_notes,
         tuple(sorted(request.files.items())),
     )
     first = prompts.executor_prompt(block, request.idea_text)
@@ -111,6 +132,8 @@ def _block(
     protected: tuple[str, ...],
     rules: str,
     example: str,
+    profile: str,
+    profile_notes: str,
     files: tuple[tuple[str, str], ...],
 ) -> str:
     """The part that is the same for all ideas of a batch: made once, and cached by providers."""
@@ -122,19 +145,22 @@ def _block(
         files=dict(files),
         rules=rules,
         example=example,
+        profile=profile,
+        profile_notes=profile_notes,
     )
 
 
 def prompt_version(request: ImplementRequest) -> str:
     """Twelve hex digits of the prompt files, the environment's own among them."""
-    own = f"{request.rules}\0{request.example}" if request.rules or request.example else ""
-    return prompts.version(*_TEMPLATES, more=own)
+    own = (request.rules, request.example, request.profile_notes)
+    return prompts.version(*_TEMPLATES, more="\0".join(own) if any(own) else "")
 
 
 def identify(model: str, request: ImplementRequest, limits: Limits) -> RequestId:
     """Which question a request is to a model: its hash is of all that decides an answer, but
-    chance."""
+    chance. What the request asks for wins over `limits`."""
     prompt = implement_prompt(request)
+    limits = limits.under(request.limits)
     messages = [[m.role, m.text] for m in prompt.messages]
     content = [model, prompt.system, prompt.cache_prefix, messages, asdict(limits)]
     prefix = f"{prompt.system}\0{prompt.cache_prefix}"
@@ -173,10 +199,12 @@ class ModelExecutor:
         gate: Gate | None = None,
     ) -> Completion:
         """Ask the model. Raises ModelError."""
+        limits = self.limits.under(request.limits)
         return await self.model.complete(
             implement_prompt(request),
-            max_tokens=self.limits.max_tokens,
-            temperature=self.limits.temperature,
+            max_tokens=limits.max_tokens,
+            temperature=limits.temperature,
+            effort=limits.effort,
             timeout_s=self.timeout_s,
             on_try=on_try,
             gate=gate,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import cast
 
-from assay.llm.executors import DEFAULT_LIMITS, Executor, Limits, ModelExecutor
+from assay.llm.executors import DEFAULT_LIMITS, NO_LIMITS, Executor, Limits, ModelExecutor
 from assay.llm.ideation import Ideator
 from assay.llm.interface import MissingPackage, Model
 from assay.llm.model_ideator import ModelIdeator
@@ -62,9 +62,19 @@ def open_executor(
     return ModelExecutor(open_model(parsed, env, policy=policy), limits, timeout_s)
 
 
-def open_ideator(name: ModelName | str, env: Mapping[str, str]) -> Ideator:
-    """What proposes ideas: `offline` draws from knobs and recipes. Raises as `open_model`."""
+def open_ideator(
+    name: ModelName | str,
+    env: Mapping[str, str],
+    *,
+    limits: Limits = NO_LIMITS,
+    context_tokens: int | None = None,
+) -> Ideator:
+    """What proposes ideas: `offline` draws from knobs and recipes.
+
+    Raises as `open_model`, and ValueError if `context_tokens` do not fit the model.
+    """
     parsed = ModelName.parse(name) if isinstance(name, str) else name
     if parsed.provider is Provider.OFFLINE:
         return OfflineIdeator()
-    return ModelIdeator(open_model(parsed, env, show_thinking=True))
+    model = open_model(parsed, env, show_thinking=True)
+    return ModelIdeator(model, limits=limits, context_tokens=context_tokens)

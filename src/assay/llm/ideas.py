@@ -1,4 +1,7 @@
-"""Ideas as text: `[Experiment] … [Code Changes] … [End]` (paper, appendix A)."""
+"""An idea as text: `[Experiment] … [Code Changes] … [End]` (paper, appendix A).
+
+Answers of models are read by `idea_answers`, which knows the other ways in which they write ideas.
+"""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ _EXPERIMENT = re.compile(rf"^{_DECORATION}\[Experiment\]{_AFTER}", re.IGNORECASE
 _CHANGES = re.compile(rf"\[Code Changes?\]{_AFTER}", re.IGNORECASE)
 _BEFORE_CHANGES = "*#_`"
 _END = re.compile(rf"^{_DECORATION}\[End\]|\[End\]{_AFTER}[ \t]*+$", re.IGNORECASE | re.MULTILINE)
-_THINKING = re.compile(r"<(think|thinking)>.*?(</\1>|\Z)", re.IGNORECASE | re.DOTALL)
+_MARK = re.compile(r"\[(Experiment|Code Changes?|End)\]", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -23,36 +26,29 @@ class IdeaText:
     code_changes: str
 
 
-def parse_ideas(text: str, *, truncated: bool = False) -> list[IdeaText]:
-    """All complete ideas of a model's answer, in order; thinking in `<think>` tags is dropped.
-
-    `[End]` may be missing where the next idea or the text's end says as much. With `truncated`,
-    a last idea without `[End]` is left out, because part of it may be missing.
-    """
-    spoken = _THINKING.sub("", text)
-    starts = list(_EXPERIMENT.finditer(spoken))
-    ideas: list[IdeaText] = []
-    for i, start in enumerate(starts):
-        is_last = i + 1 == len(starts)
-        body = spoken[start.end() : None if is_last else starts[i + 1].start()]
-        end = _END.search(body)
-        if end is None and is_last and truncated:
-            continue
-        idea = _split(body[: end.start()] if end else body)
-        if idea is not None:
-            ideas.append(idea)
-    return ideas
-
-
 def read_idea(text: str) -> IdeaText:
     """One idea as submitted; a text without marks is an experiment without code changes."""
-    ideas = parse_ideas(text)
-    return ideas[0] if ideas else IdeaText(text.strip(), "")
+    start = _EXPERIMENT.search(text)
+    while start is not None:
+        after = _EXPERIMENT.search(text, start.end())
+        body = text[start.end() : after.start() if after else None]
+        end = _END.search(body)
+        idea = _split(body[: end.start()] if end else body)
+        if idea is not None:
+            return idea
+        start = after
+    return IdeaText(text.strip(), "")
 
 
 def format_idea(idea: IdeaText) -> str:
-    """The text that `parse_ideas` reads back."""
-    return f"[Experiment] {idea.experiment}\n\n[Code Changes] {idea.code_changes}\n\n[End]"
+    """The text that `read_idea` reads back."""
+    experiment, code_changes = without_marks(idea.experiment), without_marks(idea.code_changes)
+    return f"[Experiment] {experiment}\n\n[Code Changes] {code_changes}\n\n[End]"
+
+
+def without_marks(text: str) -> str:
+    """The text with its marks in other brackets, so that it can stand between marks."""
+    return _MARK.sub(r"(\1)", text)
 
 
 def _split(body: str) -> IdeaText | None:

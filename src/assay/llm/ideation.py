@@ -3,10 +3,39 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from assay.llm.interface import OnTry
+from assay.llm.interface import OnTry, Stop
 from assay.llm.offline.knobs import Knob, Recipe
 
 Operator = Literal["seed", "explore", "exploit"]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What the unmodified codebase reaches: mean and standard deviation over `seeds` seeds."""
+
+    mean: float
+    spread: float | None
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A result beside its baseline. `verdict` is a word of `assay.domain.verdicts.Verdict`.
+
+    `mismatch` names the facts in which a result that is not comparable differs.
+    """
+
+    verdict: str
+    baseline: Baseline
+    mismatch: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CurveEnd:
+    """The last points of what a codebase wrote about its training: a claim, never a result."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]  # step, value
 
 
 @dataclass(frozen=True)
@@ -14,6 +43,9 @@ class Trajectory:
     """The record of one experiment as an ideator sees it.
 
     `metric` is None without a valid result; `reward` is 0 then. `failure` says what went wrong.
+    `seconds` is the wall clock of training and evaluation. `source` says whose it is, empty for
+    the search that asks; `elsewhere` says why its numbers cannot be compared with those of that
+    search, empty if they can.
     """
 
     id: str
@@ -25,15 +57,25 @@ class Trajectory:
     metric: float | None = None
     diff: str = ""
     failure: str = ""
+    operator: str = ""
+    parents: tuple[str, ...] = ()
+    seeds: int = 0
+    seconds: float | None = None
+    standing: Standing | None = None
+    curve: CurveEnd | None = None
+    source: str = ""
+    elsewhere: str = ""
 
 
 @dataclass(frozen=True)
 class IdeationRequest:
     """Ask for `count` ideas with one operator of the search (paper §4.1, algorithm 1).
 
-    `positives` are the trajectories that beat the baseline; exploit builds on them. `seed` comes
-    from `assay.domain.hashing.derive_seed`, so that an epoch that is asked for again gets the
-    same answer offline.
+    `trajectories` are all that is known, oldest first, the same for every question of an epoch;
+    `positives` are those that beat the baseline, and exploit builds on them. `seed` comes from
+    `assay.domain.hashing.derive_seed`, so that an epoch that is asked for again gets the same
+    answer offline. `sample_seed` is the same in all epochs: where not all trajectories fit into a
+    prompt, it decides which do. `metric_goal` says which way the metric improves.
     """
 
     operator: Operator
@@ -49,16 +91,42 @@ class IdeationRequest:
     recipes: tuple[Recipe, ...] = ()
     trajectories: tuple[Trajectory, ...] = ()
     positives: tuple[Trajectory, ...] = ()
+    metric_goal: str = ""
+    profile: str = ""
+    profile_notes: str = ""
+    rules: str = ""
+    baseline: Baseline | None = None
+    sample_seed: int = 0
 
 
 @dataclass(frozen=True)
 class ProposedIdea:
-    """An idea, `[Experiment] … [Code Changes] … [End]`; `parents` are ids of trajectories."""
+    """An idea, `[Experiment] … [Code Changes] … [End]`; `parents` are ids of trajectories.
+
+    `thinking` is what the model said about this idea alone. What it thought in private before it
+    answered is part of the answer; `on_try` reports it.
+    """
 
     text: str
     operator: Operator
     parents: tuple[str, ...] = ()
     thinking: str = ""
+
+
+class UnreadableAnswer(Exception):
+    """A model answered, and no idea could be read: not from its repair either, if there was one.
+
+    `stop` is how its last answer ended.
+    """
+
+    def __init__(self, name: str, stop: Stop) -> None:
+        why = {
+            "end": "no idea could be read from its answer, nor when it was shown the answer and "
+            "asked for the form [Experiment] … [Code Changes] … [End]",
+            "truncated": "its answers were cut off before an idea was whole",
+            "refused": "it declined",
+        }
+        super().__init__(f"{name}: {why[stop]}")
 
 
 class Ideator(Protocol):
@@ -75,7 +143,10 @@ class Ideator(Protocol):
     async def propose(
         self, request: IdeationRequest, *, on_try: OnTry | None = None
     ) -> list[ProposedIdea]:
-        """At most `request.count` ideas, fewer where no more are to be had. Raises ModelError."""
+        """At most `request.count` ideas, fewer where no more are to be had.
+
+        Raises ModelError, and UnreadableAnswer if there are answers and no idea in them.
+        """
         ...
 
     async def aclose(self) -> None: ...

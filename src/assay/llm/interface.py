@@ -19,6 +19,9 @@ from assay.llm.names import ModelName
 #: For estimates, where a provider does not say.
 CHARACTERS_PER_TOKEN = 4
 
+#: How hard a model should think, as both providers can be told.
+Effort = Literal["low", "medium", "high"]
+
 
 @dataclass(frozen=True)
 class Message:
@@ -30,17 +33,25 @@ class Message:
 class Prompt:
     """A question to a model; `messages` starts and ends with the user.
 
-    `cache_prefix` (the codebase) goes in front of the first message. It is kept apart because it
-    is the same for many questions, so that a provider can be told to cache it.
+    `cache_prefix` (the codebase) goes in front of the first message, then `log`, part by part.
+    They are kept apart because many questions begin with the same parts, so that a provider can
+    be told to cache them: a later question repeats them byte for byte and adds parts at the end.
     """
 
     system: str
     messages: tuple[Message, ...]
     cache_prefix: str = ""
+    log: tuple[str, ...] = ()
+
+    @property
+    def cached_parts(self) -> tuple[str, ...]:
+        """What goes in front of the first message, in order."""
+        return tuple(part for part in (self.cache_prefix, *self.log) if part)
 
     @property
     def characters(self) -> int:
-        return len(self.system) + len(self.cache_prefix) + sum(len(m.text) for m in self.messages)
+        cached = sum(map(len, self.cached_parts))
+        return len(self.system) + cached + sum(len(m.text) for m in self.messages)
 
     @property
     def tokens(self) -> int:
@@ -75,7 +86,10 @@ Stop = Literal["end", "truncated", "refused"]
 
 @dataclass(frozen=True)
 class Completion:
-    """An answer. `thinking` is kept for the record and never carried out."""
+    """An answer. `thinking` is kept for the record and never carried out.
+
+    `streamed`: whether the server sent it as a stream, which is what it is always asked for.
+    """
 
     text: str
     thinking: str
@@ -83,6 +97,7 @@ class Completion:
     usage: Usage
     model: str
     request_id: str | None = None
+    streamed: bool = True
 
 
 class ModelError(Exception):
@@ -211,21 +226,28 @@ class Model(Protocol):
     @property
     def name(self) -> ModelName: ...
 
+    @property
+    def takes_temperature(self) -> bool:
+        """Whether a temperature is sent: the model is not known to refuse it."""
+        ...
+
     async def complete(
         self,
         prompt: Prompt,
         *,
-        max_tokens: int,
+        max_tokens: int | None = None,
         temperature: float | None = None,
+        effort: Effort | None = None,
         timeout_s: float = 600.0,
         on_try: OnTry | None = None,
         gate: Gate | None = None,
     ) -> Completion:
         """Ask once, trying again where that may help.
 
-        `max_tokens` bounds the output, thinking included; `temperature` None leaves it to the
-        provider, and it is not sent to models that refuse it; `timeout_s` holds for each try,
-        from when `gate` let it in.
+        `max_tokens` bounds the output, thinking included. Of it, `temperature` and `effort`, None
+        is not sent and leaves the choice to the provider; Anthropic's API wants a bound and gets
+        one. A temperature is not sent to models that are known to refuse it. `timeout_s` holds
+        for each try, from when `gate` let it in.
 
         Raises ModelError: one of the classes above. An exception of `on_try` goes through, so that
         a call that cannot be recorded is not made. A cancellation closes the connection, so that

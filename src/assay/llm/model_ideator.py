@@ -1,23 +1,32 @@
 """An ideator that asks a model."""
 
-import random
 import re
 from collections.abc import Sequence
 
 from assay.llm import prompts
-from assay.llm.ideas import IdeaText, format_idea, parse_ideas
-from assay.llm.ideation import IdeationRequest, ProposedIdea, Trajectory
-from assay.llm.interface import CHARACTERS_PER_TOKEN, Completion, Model, ModelError, OnTry, Prompt
+from assay.llm.executors import NO_LIMITS, Limits
+from assay.llm.idea_answers import ReadAnswer, read_answer
+from assay.llm.ideas import IdeaText, format_idea, read_idea
+from assay.llm.ideation import IdeationRequest, ProposedIdea, Trajectory, UnreadableAnswer
+from assay.llm.ideator_context import Shown, build, repair
+from assay.llm.interface import Completion, Model, OnTry, Prompt
+from assay.llm.windows import context_of
 
 _PARENTS = re.compile(r"^[ \t*_]*Parents:[ \t*_]*(.+)$", re.MULTILINE | re.IGNORECASE)
-_MAX_DIFF = 4_000  # characters of a diff shown with a positive trajectory
+#: Tokens kept for an answer that has no bound: eight ideas, and the thinking before them.
+_ANSWER_TOKENS, _ANSWER_SHARE = 24_000, 3 / 8
+#: Characters of an idea that another call is told of, so that it proposes others.
+_MOST_ALREADY = 300
 
 
 class ModelIdeator:
     """Asks a model for ideas, in calls of at most `ideas_per_call`.
 
-    `context_tokens` bounds the trajectories shown (four characters are taken for a token);
-    `spare_calls` is how many calls more than needed are made for ideas that are missing.
+    `context_tokens` is what prompt and answer of a call may have together; None: what
+    `assay.llm.windows` says of the model. `spare_calls` is how many calls more than needed are
+    made for ideas that are missing.
+
+    Raises ValueError if the model's window is smaller than `context_tokens`.
     """
 
     def __init__(
@@ -26,17 +35,15 @@ class ModelIdeator:
         *,
         ideas_per_call: int = 8,
         spare_calls: int = 2,
-        context_tokens: int = 60_000,
-        max_tokens: int = 24_000,
-        temperature: float | None = None,
+        context_tokens: int | None = None,
+        limits: Limits = NO_LIMITS,
         timeout_s: float = 600.0,
     ) -> None:
         self._model = model
         self._per_call = ideas_per_call
         self._spare_calls = spare_calls
-        self._context_characters = context_tokens * CHARACTERS_PER_TOKEN
-        self._max_tokens = max_tokens
-        self._temperature = temperature
+        self._context = context_of(model.name, context_tokens)
+        self._limits = limits
         self._timeout_s = timeout_s
 
     @property
@@ -50,101 +57,75 @@ class ModelIdeator:
     async def propose(
         self, request: IdeationRequest, *, on_try: OnTry | None = None
     ) -> list[ProposedIdea]:
-        """See `Ideator.propose`. Raises ModelError also when no answer holds an idea."""
-        shown = self._shown(request)
-        operator = request.operator if shown else "seed"
-        text = "\n\n".join(_describe(past, with_diff=operator == "exploit") for past in shown)
-        trajectories = prompts.fenced("EXPERIMENTS", text) if shown else ""
+        """See `Ideator.propose`.
+
+        An answer with passages that cannot be read is repaired once: a further call shows it to
+        the model and asks for the same ideas in the required form.
+        """
+        context = build(request, self._context, self._answer_tokens())
+        shown = context.shown
         ideas: list[ProposedIdea] = []
         calls = -(-request.count // self._per_call) + self._spare_calls
         for _ in range(calls):
             missing = min(self._per_call, request.count - len(ideas))
             if missing <= 0:
                 break
-            prompt = _prompt(request, operator, missing, trajectories, ideas)
-            completion = await self._model.complete(
-                prompt,
-                max_tokens=self._max_tokens,
-                temperature=self._temperature,
-                timeout_s=self._timeout_s,
-                on_try=on_try,
-            )
-            ideas += _new_ideas(completion, request, shown, ideas)[:missing]
+            prompt = _prompt(request, context, missing, ideas)
+            completion = await self._complete(prompt, on_try)
+            answer = _read(completion)
+            found = _new_ideas(answer, request, shown, ideas)
+            if answer.unread and completion.stop == "end" and len(found) < missing:
+                room = self._context - self._answer_tokens()
+                again = repair(prompt, completion.text, answer.unread, room)
+                repaired = _read(await self._complete(again, on_try))
+                found += _new_ideas(repaired, request, shown, [*ideas, *found])
+                if not found:
+                    break
+            ideas += found[:missing]
         if not ideas and request.count > 0:
-            raise ModelError(
-                f"{self.name} was asked {calls} times and wrote no idea in the form "
-                "[Experiment] … [Code Changes] … [End].",
-                retryable=True,
-            )
+            raise UnreadableAnswer(self.name, completion.stop)
         return ideas
+
+    async def _complete(self, prompt: Prompt, on_try: OnTry | None) -> Completion:
+        return await self._model.complete(
+            prompt,
+            max_tokens=self._limits.max_tokens,
+            temperature=self._limits.temperature,
+            effort=self._limits.effort,
+            timeout_s=self._timeout_s,
+            on_try=on_try,
+        )
 
     async def aclose(self) -> None:
         """Close the model's connections."""
         await self._model.aclose()
 
-    def _shown(self, request: IdeationRequest) -> list[Trajectory]:
-        """Which trajectories the model sees: the best positives, or a random sample of all."""
-        if request.operator == "seed":
-            return []
-        if request.operator == "exploit":
-            pool = sorted(request.positives, key=lambda t: (-t.reward, t.id))
-            return self._fitting(pool, with_diff=True)
-        pool = sorted(request.trajectories, key=lambda t: t.id)
-        random.Random(request.seed).shuffle(pool)
-        chosen = self._fitting(pool, with_diff=False)
-        return sorted(chosen, key=lambda t: (t.epoch, t.position, t.id))
-
-    def _fitting(self, pool: list[Trajectory], *, with_diff: bool) -> list[Trajectory]:
-        """As many as fit into the context, in the order given (SUBSAMPLETOCONTEXT)."""
-        chosen: list[Trajectory] = []
-        left = self._context_characters
-        for past in pool:
-            left -= len(_describe(past, with_diff=with_diff)) + 2
-            if left < 0:
-                break
-            chosen.append(past)
-        return chosen
+    def _answer_tokens(self) -> int:
+        unbounded = min(_ANSWER_TOKENS, int(_ANSWER_SHARE * self._context))
+        return self._limits.max_tokens or unbounded
 
 
 def _prompt(
-    request: IdeationRequest,
-    operator: str,
-    count: int,
-    trajectories: str,
-    ideas: Sequence[ProposedIdea],
+    request: IdeationRequest, context: Shown, count: int, ideas: Sequence[ProposedIdea]
 ) -> Prompt:
-    block = prompts.environment_block(
-        title=request.environment_title,
-        problem=request.problem,
-        budget=request.budget,
-        protected=request.protected,
-        files=request.files,
-    )
-    experiments = [parse_ideas(idea.text)[0].experiment for idea in ideas]
+    experiments = [read_idea(idea.text).experiment for idea in ideas]
+    goal = f" ({request.metric_goal})" if request.metric_goal else ""
     return prompts.ideator_prompt(
-        operator,
-        block,
+        request.operator if context.log else "seed",
+        context.block,
         count=count,
-        metric=request.metric_name,
-        trajectories=trajectories,
-        already=experiments,
+        metric=f"{request.metric_name}{goal}",
+        log=context.log,
+        already=[experiment[:_MOST_ALREADY] for experiment in experiments],
     )
 
 
-def _describe(past: Trajectory, *, with_diff: bool) -> str:
-    metric = "no valid result" if past.metric is None else f"metric {past.metric:.6g}"
-    result = f"{metric}, reward {past.reward:.6g}"
-    lines = [f"--- id {past.id} (epoch {past.epoch}): {past.state}, {result}"]
-    if past.failure:
-        lines.append(f"Failure: {past.failure[:1000]}")
-    lines.append(past.idea_text.strip())
-    if with_diff and past.diff:
-        lines.append(f"Diff that was executed:\n{past.diff[:_MAX_DIFF]}")
-    return "\n".join(lines)
+def _read(completion: Completion) -> ReadAnswer:
+    return read_answer(completion.text, truncated=completion.stop == "truncated")
 
 
 def _new_ideas(
-    completion: Completion,
+    answer: ReadAnswer,
     request: IdeationRequest,
     shown: Sequence[Trajectory],
     ideas: Sequence[ProposedIdea],
@@ -152,13 +133,13 @@ def _new_ideas(
     """The ideas of an answer that are not among those had already."""
     known = {idea.text for idea in ideas}
     found: list[ProposedIdea] = []
-    for idea in parse_ideas(completion.text, truncated=completion.stop == "truncated"):
-        text = format_idea(idea)
+    for read in answer.ideas:
+        text = format_idea(read.idea)
         if text in known:
             continue
         known.add(text)
-        parents = _parents(idea, shown) if request.operator == "exploit" else ()
-        found.append(ProposedIdea(text, request.operator, parents, completion.thinking))
+        parents = _parents(read.idea, shown) if request.operator == "exploit" else ()
+        found.append(ProposedIdea(text, request.operator, parents, read.thinking))
     return found
 
 

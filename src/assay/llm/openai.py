@@ -59,6 +59,11 @@ class OpenAIModel(ProviderModel[openai.AsyncOpenAI]):
         self._own_server = address is not None if own_server is None else own_server
         self._address = self.who = address or _ADDRESS
 
+    @property
+    def takes_temperature(self) -> bool:
+        """See `Model.takes_temperature`."""
+        return self._own_server or self._name.model.startswith(_WITH_TEMPERATURE)
+
     def _connect(self) -> openai.AsyncOpenAI:
         return openai.AsyncOpenAI(
             api_key=self._key or "none", base_url=self._address, max_retries=0
@@ -68,13 +73,15 @@ class OpenAIModel(ProviderModel[openai.AsyncOpenAI]):
         self, question: Question, headers: dict[str, str], stack: AsyncExitStack
     ) -> httpx2.Response:
         # Reasoning models refuse a temperature; other servers know only the older limit's name.
-        with_temperature = self._own_server or self._name.model.startswith(_WITH_TEMPERATURE)
+        temperature = question.temperature if self.takes_temperature else None
+        limit = openai.omit if question.max_tokens is None else question.max_tokens
         request = self._open().chat.completions.with_streaming_response.create(
             model=self._name.model,
             messages=_messages(question.prompt),
-            max_tokens=question.max_tokens if self._own_server else openai.omit,
-            max_completion_tokens=openai.omit if self._own_server else question.max_tokens,
-            temperature=question.temperature if with_temperature else openai.omit,
+            max_tokens=limit if self._own_server else openai.omit,
+            max_completion_tokens=openai.omit if self._own_server else limit,
+            temperature=openai.omit if temperature is None else temperature,
+            reasoning_effort=question.effort or openai.omit,
             stream=True,
             stream_options={"include_usage": True},
             timeout=question.timeout_s,
@@ -190,7 +197,7 @@ def _messages(prompt: Prompt) -> list[ChatCompletionMessageParam]:
     messages: list[ChatCompletionMessageParam] = []
     if prompt.system:
         messages.append({"role": "system", "content": prompt.system})
-    prefix = prompt.cache_prefix
+    prefix = "\n\n".join(prompt.cached_parts)
     for message in prompt.messages:
         if message.role == "assistant":
             messages.append({"role": "assistant", "content": message.text})

@@ -60,9 +60,7 @@ def price(model: ModelName, usage: Usage) -> Decimal | None:
 def _rates(model: ModelName, input_tokens: int) -> Rates | None:
     if model.base_url is not None:
         return None
-    models = price_table().models
-    key = f"{model.provider}:{model.model}"
-    entry = models.get(key) or models.get(_DATED.sub("", key))
+    entry = _entry(model)
     if entry is None:
         return None
     long = entry.get("long")
@@ -73,6 +71,24 @@ def _rates(model: ModelName, input_tokens: int) -> Rates | None:
         cache_write=Decimal(chosen.get("cache_write", chosen["input"])),
         output=Decimal(chosen["output"]),
     )
+
+
+def undated(name: str) -> str:
+    """Return a model's name without the date at its end."""
+    return _DATED.sub("", name)
+
+
+def long_input_above(model: ModelName) -> int | None:
+    """Return from how many input tokens on a call has a higher price; None if none is known."""
+    entry = None if model.base_url is not None else _entry(model)
+    above = (entry or {}).get("long", {}).get("above")
+    return None if above is None else int(above)
+
+
+def _entry(model: ModelName) -> dict[str, Any] | None:
+    models = price_table().models
+    key = f"{model.provider}:{model.model}"
+    return models.get(key) or models.get(undated(key))
 
 
 @dataclass(frozen=True)

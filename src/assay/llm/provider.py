@@ -5,7 +5,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import httpx2
@@ -13,6 +13,7 @@ import httpx2
 from assay.llm.interface import (
     CHARACTERS_PER_TOKEN,
     Completion,
+    Effort,
     Gate,
     ModelError,
     OnTry,
@@ -42,8 +43,9 @@ class Question:
     """The arguments of one call."""
 
     prompt: Prompt
-    max_tokens: int
+    max_tokens: int | None
     temperature: float | None
+    effort: Effort | None
     timeout_s: float
 
     @property
@@ -129,18 +131,24 @@ class ProviderModel(ABC, Generic[Client]):
     def name(self) -> ModelName:
         return self._name
 
+    @property
+    @abstractmethod
+    def takes_temperature(self) -> bool:
+        """See `Model.takes_temperature`."""
+
     async def complete(
         self,
         prompt: Prompt,
         *,
-        max_tokens: int,
+        max_tokens: int | None = None,
         temperature: float | None = None,
+        effort: Effort | None = None,
         timeout_s: float = 600.0,
         on_try: OnTry | None = None,
         gate: Gate | None = None,
     ) -> Completion:
         """See `Model.complete`."""
-        question = Question(prompt, max_tokens, temperature, timeout_s)
+        question = Question(prompt, max_tokens, temperature, effort, timeout_s)
 
         async def call(progress: Progress) -> Completion:
             return await self._once(question, progress)
@@ -209,7 +217,7 @@ class ProviderModel(ABC, Generic[Client]):
         except httpx2.HTTPError as error:
             raise ProviderUnavailable(f"{self.who} broke off its answer: {error}") from error
         try:
-            completion = answer.whole(json.loads(body), request_id)
+            completion = replace(answer.whole(json.loads(body), request_id), streamed=False)
         except _MALFORMED as error:
             raise self._unreadable(error) from error
         answer.progress.usage, answer.progress.final = completion.usage, True

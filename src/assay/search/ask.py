@@ -5,19 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from assay.contracts.batch import MAX_THINKING, IdeaRequest
-from assay.contracts.environment import EnvironmentBody, RecipeSpec
+from assay.contracts.batch import MAX_IDEA_BYTES, MAX_THINKING, IdeaRequest
+from assay.contracts.environment import EnvironmentBody, ProfileBody, RecipeSpec
 from assay.contracts.search import MAX_EPOCH_BYTES, bytes_of
 from assay.domain.errors import AssayError
 from assay.domain.hashing import derive_seed
-from assay.llm.ideation import IdeationRequest, Ideator, ProposedIdea
+from assay.domain.metrics import Direction
+from assay.llm.ideation import (
+    Baseline,
+    IdeationRequest,
+    Ideator,
+    ProposedIdea,
+    UnreadableAnswer,
+)
 from assay.llm.interface import ModelError, OnTry
 from assay.llm.offline.knobs import Knob, Recipe, RecipeEdit
+from assay.search.answers import storable
 from assay.search.plan import Ask
 
 #: An ideator that came back with too few is asked again, at most so many times per question.
 ROUNDS = 3
 _PARENTS = 64
+_GOALS = {
+    Direction.MINIMIZE: "lower is better",
+    Direction.MAXIMIZE: "higher is better",
+}
 
 
 class SearchError(AssayError):
@@ -39,11 +51,14 @@ class Setting:
     environment: EnvironmentBody
     profile: str
     files: dict[str, str]
+    seed: int = 0
 
-    def request(self, ask: Ask, count: int, seed: int) -> IdeationRequest:
+    def request(
+        self, ask: Ask, count: int, seed: int, baseline: Baseline | None = None
+    ) -> IdeationRequest:
         """A question in the ideator's terms."""
         environment = self.environment
-        exploiting = ask.operator == "exploit"
+        profile = next((p for p in environment.profiles if p.name == self.profile), None)
         return IdeationRequest(
             operator=ask.operator,
             count=count,
@@ -53,27 +68,39 @@ class Setting:
             files=self.files,
             seed=seed,
             protected=tuple(environment.protected),
-            budget=self._budget(),
+            budget=profile.in_words if profile else "",
             knobs=tuple(
                 Knob(k.name, k.file, k.line, k.values, k.title) for k in environment.knobs
             ),
             recipes=tuple(recipe_of(declared) for declared in environment.recipes),
-            trajectories=ask.tried if exploiting else ask.context,
-            positives=ask.context if exploiting else (),
+            trajectories=ask.known,
+            positives=ask.positives,
+            metric_goal=_GOALS[environment.direction],
+            profile=_described(profile) if profile else self.profile,
+            profile_notes=profile.notes if profile else "",
+            rules=environment.rules,
+            baseline=baseline,
+            sample_seed=derive_seed(self.seed, "sample"),
         )
 
-    def _budget(self) -> str:
-        for profile in self.environment.profiles:
-            if profile.name == self.profile:
-                given = {k: v for k, v in profile.budget.items() if v is not None}
-                return ", ".join(f"{name} {value}" for name, value in given.items())
-        return ""
+
+def _described(profile: ProfileBody) -> str:
+    return f"{profile.name}: {profile.description}" if profile.description else profile.name
 
 
 async def propose(
-    ideator: Ideator, setting: Setting, ask: Ask, on_try: OnTry | None = None
+    ideator: Ideator,
+    setting: Setting,
+    ask: Ask,
+    on_try: OnTry | None = None,
+    *,
+    baseline: Baseline | None = None,
+    hint: str = "",
 ) -> list[IdeaRequest]:
     """The ideas an ask is for; fewer only if the ideator has no more.
+
+    An ideator that comes back with too few is asked for the others, in at most `ROUNDS` rounds.
+    Ideas larger than a batch takes count as missing. `hint` says how to read its answers.
 
     Raises:
         SearchError: the model failed, or there is not a single idea.
@@ -83,10 +110,17 @@ async def propose(
         missing = ask.count - len(ideas)
         seed = ask.seed if round_ == 0 else derive_seed(ask.seed, "again", round_)
         try:
-            more = await ideator.propose(setting.request(ask, missing, seed), on_try=on_try)
+            request = setting.request(ask, missing, seed, baseline)
+            more = await ideator.propose(request, on_try=on_try)
+        except UnreadableAnswer as error:
+            if ideas:
+                break
+            message = f"{error}; {hint}" if hint else str(error)
+            raise SearchError(message, code="unreadable_answer") from error
         except ModelError as error:
             raise SearchError(f"{ideator.name}: {error}", code="model_failed") from error
-        ideas += [_as_request(idea) for idea in more[:missing]]
+        fitting = [idea for idea in more if len(storable(idea.text).encode()) <= MAX_IDEA_BYTES]
+        ideas += [_as_request(idea) for idea in fitting[:missing]]
         if len(ideas) >= ask.count:
             break
     if not ideas:
@@ -111,8 +145,8 @@ def fit_epoch(ideas: Sequence[IdeaRequest]) -> list[IdeaRequest]:
 
 def _as_request(idea: ProposedIdea) -> IdeaRequest:
     return IdeaRequest(
-        text=idea.text,
+        text=storable(idea.text),
         operator=idea.operator,
         parents=list(idea.parents[:_PARENTS]),
-        thinking=idea.thinking[:MAX_THINKING] or None,
+        thinking=storable(idea.thinking)[:MAX_THINKING] or None,
     )

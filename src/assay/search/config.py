@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from assay.contracts.base import Dollars
-from assay.contracts.batch import BatchOptions
+from assay.contracts.batch import MAX_SEEDS, BatchOptions, Effort, MaxTokens, Temperature
 from assay.domain.errors import InvalidInput
+from assay.llm.executors import Limits
+from assay.llm.windows import LEAST
 from assay.search.strategy import open_strategy
+
+
+class IdeatorOptions(BaseModel):
+    """How the ideator is asked. What is None is not sent, or left to the model's window.
+
+    `context_tokens`: what prompt and answer of one call may have together.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    context_tokens: Annotated[int, Field(ge=LEAST)] | None = None
+    max_tokens: MaxTokens | None = None
+    temperature: Temperature | None = None
+    effort: Effort | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """What is sent with each call."""
+        return Limits(self.max_tokens, self.temperature, self.effort)
 
 
 class SearchConfig(BaseModel):
     """`strategy`: every setting of the strategy with its value. `options`: those of each batch.
 
-    `max_cost_usd` is for the whole search: what is left of it becomes the cap of the next batch.
-    `pause`: the loop stops when one code ended most of an epoch.
+    `ideator`: how it is asked. `max_cost_usd` is for the whole search: what is left of it becomes
+    the cap of the next batch. `pause`: the loop stops when one code ended most of an epoch.
+    `warm_start`: ids of searches and batches whose experiments the ideator is told of. `confirm`:
+    so many of the best results are confirmed at the end, each on `confirm_seeds` fresh seeds.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -27,6 +50,20 @@ class SearchConfig(BaseModel):
     options: BatchOptions = BatchOptions()
     max_cost_usd: Dollars | None = None
     pause: bool = True
+    confirm: int = Field(0, ge=0, le=1_000)
+    confirm_seeds: int = Field(5, ge=1, le=MAX_SEEDS)
+    ideator: IdeatorOptions = IdeatorOptions()
+    warm_start: list[str] = []
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_characters(cls, record: Any) -> Any:
+        """Leave out the bound in characters of older records: the model's window counts."""
+        strategy = record.get("strategy") if isinstance(record, dict) else None
+        if not isinstance(strategy, dict) or "context_chars" not in strategy:
+            return record
+        rest = {name: value for name, value in strategy.items() if name != "context_chars"}
+        return {**record, "strategy": rest}
 
     @classmethod
     def make(
@@ -37,6 +74,8 @@ class SearchConfig(BaseModel):
         max_cost_usd: Decimal | None = None,
         *,
         pause: bool = True,
+        ideator: IdeatorOptions | None = None,
+        warm_start: Sequence[str] = (),
     ) -> SearchConfig:
         """A config with every default written out, so that a later default changes no old search.
 
@@ -49,6 +88,8 @@ class SearchConfig(BaseModel):
             options=options or BatchOptions(),
             max_cost_usd=max_cost_usd,
             pause=pause,
+            ideator=ideator or IdeatorOptions(),
+            warm_start=list(warm_start),
         )
 
     @classmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
@@ -10,10 +9,11 @@ from typing import Any, TypeVar
 from assay.domain.errors import InvalidInput
 from assay.domain.hashing import derive_seed
 from assay.domain.states import ExperimentState
+from assay.domain.verdicts import Verdict
 from assay.search.plan import Ask, Situation
-from assay.search.trajectories import Trajectory, size_of
 
 S = TypeVar("S")
+POSITIVES = ("mean", "verdict")
 
 
 @dataclass(frozen=True)
@@ -21,28 +21,37 @@ class Evolution:
     """Algorithm 1.
 
     Epoch 0 asks for new ideas only. Epoch t asks for floor(a(t)/100 * N) variants of the
-    trajectories whose reward is above the baseline's, and for N minus that many ideas unlike a
-    random sample of all trajectories. a(t) = min(start + step * floor(t / every), most), which
-    with the defaults is 50, 60, 60, 70, 70, 80, 80, … for t = 1, 2, 3, …: the released code's
-    schedule. While no trajectory beats the baseline, all ideas explore.
+    trajectories whose reward is above the baseline's, and for N minus that many ideas unlike all
+    trajectories, or a random sample of them where they do not fit. a(t) = min(start + step *
+    floor(t / every), most), which with the defaults is 50, 60, 60, 70, 70, 80, 80, … for
+    t = 1, 2, 3, …: the released code's schedule. While no trajectory beats the baseline, all
+    ideas explore.
+
+    How many trajectories fit into a question, only the ideator can tell: it draws the sample, and
+    takes the positive ones of highest reward. Trajectories from elsewhere, whose numbers cannot be
+    compared, are known and never built on.
 
     Args:
-        context_chars: what the trajectories of one question may take. Exploration takes a random
-            sample up to it. Exploitation takes all positive trajectories; should they not fit,
-            those with the highest rewards.
+        positives: what a positive trajectory is. `mean`: its reward is above the baseline's, as
+            in the paper and so by default. `verdict`: its verdict is `better`, so that ideas
+            which were merely lucky are not built on.
     """
 
     start: int = 50
     step: int = 10
     every: int = 2
     most: int = 80
-    context_chars: int = 200_000
+    positives: str = "mean"
 
     def __post_init__(self) -> None:
         for name in ("start", "step", "most"):
             _check(name, getattr(self, name), 0, 100)
         _check("every", self.every, 1, 10_000)
-        _check("context_chars", self.context_chars, 1_000, 100_000_000)
+        if self.positives not in POSITIVES:
+            raise InvalidInput.field(
+                "/config/positives",
+                f"must be {' or '.join(POSITIVES)}, not {self.positives!r}",
+            )
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Evolution:
@@ -65,25 +74,26 @@ class Evolution:
 
     def plan(self, situation: Situation) -> Sequence[Ask]:
         """Lines 1 and 4-11 of Algorithm 1."""
-        size, epoch = situation.batch_size, situation.epoch
+        size, epoch, known = situation.batch_size, situation.epoch, situation.trajectories
         if epoch == 0:
-            return [Ask("seed", size, _seed(situation, "seed"))]
+            return [Ask("seed", size, _seed(situation, "seed"), known)]
         if situation.baseline_reward is None:
             raise ValueError("the baseline must be measured before epoch 1")
         beta = situation.baseline_reward
         # A failed idea has reward 0, which is above a baseline whose reward is negative.
-        sound = [t for t in situation.trajectories if t.state == ExperimentState.SUCCEEDED]
-        positive = [t for t in sound if t.reward > beta]
+        sound = [t for t in known if t.state == ExperimentState.SUCCEEDED and not t.elsewhere]
+        if self.positives == "verdict":
+            positive = tuple(
+                t for t in sound if t.standing and t.standing.verdict == Verdict.BETTER
+            )
+        else:
+            positive = tuple(t for t in sound if t.reward > beta)
         exploit = self.exploit_percent(epoch) * size // 100 if positive else 0
         asks = []
         if exploit:
-            context = best_within(positive, self.context_chars)
-            seed = _seed(situation, "exploit")
-            asks.append(Ask("exploit", exploit, seed, context, tried=situation.trajectories))
+            asks.append(Ask("exploit", exploit, _seed(situation, "exploit"), known, positive))
         if size - exploit:
-            seed = _seed(situation, "explore")
-            context = sample_within(situation.trajectories, self.context_chars, seed)
-            asks.append(Ask("explore", size - exploit, seed, context))
+            asks.append(Ask("explore", size - exploit, _seed(situation, "explore"), known))
         return asks
 
 
@@ -109,37 +119,6 @@ class BestOfN:
     def plan(self, situation: Situation) -> Sequence[Ask]:
         """A whole batch of seeds."""
         return [Ask("seed", situation.batch_size, _seed(situation, "seed"))]
-
-
-def sample_within(
-    trajectories: Sequence[Trajectory], limit: int, seed: int
-) -> tuple[Trajectory, ...]:
-    """A random sample, taken one by one until the next does not fit, in the order given.
-
-    At least one is taken, however large.
-    """
-    order = list(range(len(trajectories)))
-    random.Random(seed).shuffle(order)
-    taken = _until_full(trajectories, order, limit)
-    return tuple(trajectories[i] for i in sorted(taken))
-
-
-def best_within(trajectories: Sequence[Trajectory], limit: int) -> tuple[Trajectory, ...]:
-    """All, or those of highest reward that fit, in the order given."""
-    order = sorted(range(len(trajectories)), key=lambda i: (-trajectories[i].reward, i))
-    taken = _until_full(trajectories, order, limit)
-    return tuple(trajectories[i] for i in sorted(taken))
-
-
-def _until_full(trajectories: Sequence[Trajectory], order: Sequence[int], limit: int) -> list[int]:
-    taken: list[int] = []
-    used = 0
-    for index in order:
-        used += size_of(trajectories[index])
-        if taken and used > limit:
-            break
-        taken.append(index)
-    return taken
 
 
 def _seed(situation: Situation, operator: str) -> int:

@@ -8,24 +8,31 @@ submitting is exactly once, so the loop may be killed anywhere and started again
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 
 from assay.client import Client, Conflict
-from assay.contracts.batch import BatchBody, EventBody, IdeaRequest
-from assay.contracts.environment import BaselineBody
+from assay.contracts.batch import BaseBody, BatchBody, EventBody, IdeaRequest
+from assay.contracts.environment import BaselineBody, EnvironmentBody
 from assay.contracts.search import EpochBody, SearchBody
-from assay.domain.metrics import mean, reward
-from assay.domain.states import SearchState
-from assay.llm.ideation import Ideator
+from assay.domain.isolation import is_offline
+from assay.domain.metrics import Sample, mean, reward
+from assay.domain.rounding import shown, shown_or_none
+from assay.domain.states import BatchState, MeasurementKind, SearchState
+from assay.llm.ideation import Baseline, Ideator, Trajectory
+from assay.llm.interface import Try
+from assay.search import warm_start
+from assay.search.answers import AnswerKeeper
 from assay.search.ask import SearchError, Setting, fit_epoch, propose
 from assay.search.config import SearchConfig
+from assay.search.confirming import to_confirm
 from assay.search.ledger import Ledger
 from assay.search.pausing import SearchPaused, common_failure, pause_request
 from assay.search.plan import Ask, Situation
 from assay.search.strategy import open_strategy
 from assay.search.trajectories import TrajectoryReader
+from assay.search.warm_start import Here
 
 __all__ = ["Observer", "SearchError", "drive"]
 
@@ -55,6 +62,9 @@ class Observer:
 
     def waiting_for_baseline(self, baseline: BaselineBody) -> None:
         """The baseline is being measured; no epoch after the first starts before."""
+
+    def confirming(self, batch: str) -> None:
+        """The best results are measured again, as a batch of their own."""
 
 
 Wait = Callable[[Client, str, Callable[[EventBody], None]], BatchBody]
@@ -107,15 +117,22 @@ class _Loop:
         self._config = SearchConfig.read(self._search.config)
         self._strategy = open_strategy(self._search.strategy, self._config.strategy)
         environment = client.environments.get(self._search.environment)
-        files = client.environments.codebase(self._search.environment).files
-        self._setting = Setting(environment, self._search.profile, files)
+        base = None if self._search.base is None else self._search.base.codebase
+        files = client.environments.codebase(self._search.environment, base=base).files
+        if base is not None:
+            environment = _without_misfits(environment, files)
+        self._setting = Setting(environment, self._search.profile, files, self._search.seed)
         self._ideator = ideator
         self._observer = observer
         self._wait = wait
         self._runner = runner
-        self._trajectories = TrajectoryReader(client)
+        self._trajectories = TrajectoryReader(
+            client, environment.direction, with_curves=not is_offline(ideator.name)
+        )
+        self._baseline: Baseline | None = None
         self._batches: dict[int, BatchBody] = {}
         self._ledger = Ledger(ideator.name)
+        self._answers = AnswerKeeper(client, self._search.id)
         self._may_pause = self._config.pause
 
     def go_on(self, *, pause: bool | None) -> SearchBody:
@@ -127,8 +144,51 @@ class _Loop:
                 return self._search
             self._epoch(number)
         if self._search.state == SearchState.RUNNING:
+            self._confirm()
             self._search = self._client.searches.finish(self._search.id)
         return self._search
+
+    def _confirm(self) -> None:
+        """Confirm the best results, if the search is to. No ideator sees what comes of it."""
+        if not self._config.confirm:
+            return
+        found = self._confirmation() or self._submit_confirmation()
+        if found is None:
+            return
+        self._observer.confirming(found.id)
+        if found.finished_at is None:
+            found = self._wait(self._client, found.id, lambda _: None)
+        self._wait_for_baseline(found)
+
+    def _wait_for_baseline(self, batch: BatchBody) -> None:
+        """Wait until results can be compared: a batch is finished before its baseline is."""
+        while batch.seeds_to_come:
+            self._client.sleep(BASELINE_POLL_SECONDS)
+            batch = self._client.batches.get(batch.id)
+
+    def _confirmation(self) -> BatchBody | None:
+        """The batch that confirms results of this search; None before it is submitted."""
+        listed = self._client.batches.list(search=self._search.id)
+        of_kind = (b for b in listed if b.kind == MeasurementKind.CONFIRM)
+        return next((b for b in of_kind if b.state != BatchState.CANCELLED), None)
+
+    def _submit_confirmation(self) -> BatchBody | None:
+        """None if no result improves on the baseline."""
+        epochs = list(self._client.searches.epochs(self._search.id))
+        for epoch in epochs:
+            if epoch.batch is not None:
+                self._wait_for_baseline(self._client.batches.get(epoch.batch))
+        results = (result for epoch in epochs for result in self._trajectories.outcomes(epoch))
+        chosen = to_confirm(results, self._config.confirm)
+        if not chosen:
+            return None
+        return self._client.experiments.confirm(
+            chosen[0],
+            beside=chosen[1:],
+            seeds=self._config.confirm_seeds,
+            search=self._search.id,
+            idempotency_key=f"confirm-{self._search.id}",
+        )
 
     def _resume(self) -> None:
         """Store that a search that is paused goes on."""
@@ -174,11 +234,14 @@ class _Loop:
 
     def _store(self, number: int) -> EpochBody:
         asks = self._strategy.plan(self._situation(number))
+        told = self._baseline if any(ask.known for ask in asks) else None
         self._observer.asking(number, asks)
         self._ledger.limit(self._money_left())
         ideas: list[IdeaRequest] = []
         for ask in asks:
-            asked = propose(self._ideator, self._setting, ask, self._ledger.on_try)
+            on_try = partial(self._on_try, number, ask)
+            hint = self._answers.hint(number)
+            asked = propose(self._ideator, self._setting, ask, on_try, baseline=told, hint=hint)
             ideas += self._runner.run(asked)
         try:
             stored = self._client.searches.put_epoch(self._search.id, number, fit_epoch(ideas))
@@ -191,6 +254,10 @@ class _Loop:
         self._observer.stored(number, stored.ideas)
         return stored
 
+    async def _on_try(self, number: int, ask: Ask, attempt: Try) -> None:
+        await self._ledger.on_try(attempt)
+        self._answers.keep(attempt, number, ask)
+
     def _submit(self, number: int) -> str:
         options = self._config.options
         left = self._money_left()
@@ -199,27 +266,50 @@ class _Loop:
         return self._client.searches.submit_epoch(self._search.id, number, options).id
 
     def _situation(self, number: int) -> Situation:
-        if not number:
-            return Situation(0, self._search.batch_size, self._search.seed)
+        # Results are shown beside the baseline, and verdicts are final once it is whole.
+        waits = number > 0 and self._strategy.needs_baseline
+        baseline = self._baseline_reward() if waits else None
         epochs = sorted(
             (e for e in self._client.searches.epochs(self._search.id) if e.number < number),
             key=lambda e: e.number,
         )
+        own = tuple(t for e in epochs for t in self._trajectories.of(e))
         return Situation(
             epoch=number,
             batch_size=self._search.batch_size,
             seed=self._search.seed,
-            trajectories=tuple(t for e in epochs for t in self._trajectories.of(e)),
-            baseline_reward=self._baseline_reward() if self._strategy.needs_baseline else None,
+            trajectories=(*self._warm_start(), *own),
+            baseline_reward=baseline,
         )
+
+    def _warm_start(self) -> tuple[Trajectory, ...]:
+        """What the searches and batches tried that this one was told of."""
+        sources = self._config.warm_start
+        if not sources:
+            return ()
+        return warm_start.read(self._client, self._trajectories, sources, self._here())
+
+    def _here(self) -> Here:
+        """Where this search measures; before its first batch, where it would now."""
+        on: BatchBody | BaselineBody
+        search = self._search
+        if 0 in self._batches:
+            on = self._batches[0]
+        else:
+            on = self._client.environments.baseline(
+                search.environment, search.profile, hardware_class=search.hardware_class
+            )
+        return Here(search.environment, search.profile, on.hardware_class, on.conditions)
 
     def _baseline_reward(self) -> float:
         """The baseline's reward, once all its measurements have finished.
 
         A half-measured baseline would make the choice of what to exploit depend on timing, and so
         would seeds that somebody else asks for: the search's own count. One that failed is left
-        out.
+        out. With a base, it is the base's reward: that is what ideas are to beat.
         """
+        if self._search.base is not None:
+            return self._base_reward(self._search.base)
         name, profile = self._search.environment, self._search.profile
         batch = self._batches[0]
         hardware, on = batch.hardware_class, batch.conditions
@@ -243,7 +333,25 @@ class _Loop:
                 "can be compared with it; see: assay env calibrate --help",
                 code="baseline_failed",
             )
+        sample = Sample.of(values)
+        assert sample is not None
+        self._baseline = Baseline(shown(sample.mean), shown_or_none(sample.spread), len(values))
         return reward(self._setting.environment.reward, mean(values))
+
+    def _base_reward(self, base: BaseBody) -> float:
+        """The reward of the search's base, once all its measurements have finished."""
+        batch = self._client.batches.get(self._batches[0].id)
+        while batch.base is not None and batch.base.measured.pending:
+            self._client.sleep(BASELINE_POLL_SECONDS)
+            batch = self._client.batches.get(batch.id)
+        found = None if batch.base is None else batch.base.measured.mean
+        if found is None:
+            raise SearchError(
+                f"no measurement of the base {base.name or base.codebase} succeeded, so nothing "
+                "can be compared with it; start a search with another base",
+                code="baseline_failed",
+            )
+        return reward(self._setting.environment.reward, found)
 
     def _default_seeds(self) -> int:
         profiles = self._setting.environment.profiles
@@ -257,3 +365,25 @@ class _Loop:
         used = (Decimal(batch.usage.cost_usd or 0) for batch in self._batches.values())
         spent = sum(used, self._ledger.spent)
         return max(Decimal(0), cap - spent)
+
+
+def _without_misfits(environment: EnvironmentBody, files: Mapping[str, str]) -> EnvironmentBody:
+    """An environment with the knobs and recipes alone that fit a base.
+
+    They were declared for the environment's own code, and a base may have changed their lines.
+    """
+
+    def holds(name: str, text: str) -> bool:
+        return files.get(name, "").count(text) == 1
+
+    knobs = [
+        knob
+        for knob in environment.knobs
+        if files.get(knob.file, "").splitlines().count(knob.line) == 1
+    ]
+    recipes = [
+        recipe
+        for recipe in environment.recipes
+        if recipe.kind == "misfit" or all(holds(e.file, e.search) for e in recipe.edits)
+    ]
+    return environment.model_copy(update={"knobs": knobs, "recipes": recipes})

@@ -12,8 +12,9 @@ from assay.llm.ideation import Trajectory
 class Situation:
     """What is known at the start of an epoch.
 
-    `trajectories` holds those of all epochs before, ordered by (epoch, position).
-    `baseline_reward` is None in epoch 0, and for strategies that do not ask for it.
+    `trajectories` holds what was tried before, oldest first: by the searches and batches that this
+    one was told of, then by its own epochs, in the order of (epoch, position). `baseline_reward`
+    is None in epoch 0, and for strategies that do not ask for it.
     """
 
     epoch: int
@@ -27,13 +28,12 @@ class Situation:
 class Ask:
     """A question to an ideator: `count` ideas of one operator.
 
-    `context` is what a model is shown: the positive trajectories when it exploits, a sample of all
-    when it explores. `tried` are further trajectories that an ideator which can tell should not
-    repeat; models are not shown them.
+    `known` is all that was tried, oldest first, and the same for every question of an epoch:
+    models are shown as much of it as fits. `positives` are those to build on, when it exploits.
     """
 
     operator: Operator
     count: int
     seed: int
-    context: tuple[Trajectory, ...] = ()
-    tried: tuple[Trajectory, ...] = ()
+    known: tuple[Trajectory, ...] = ()
+    positives: tuple[Trajectory, ...] = ()

@@ -1,24 +1,28 @@
-"""Trajectories: what earlier epochs tried and what came of it, read from the service."""
+"""Trajectories: what was tried before and what came of it, read from the service."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from assay.client import Client, NotFound
-from assay.contracts.batch import ExperimentBody
+from assay.contracts.batch import ComparisonBody, CurvePoint, ExperimentBody
 from assay.contracts.search import EpochBody
 from assay.domain.failure_codes import rules_for
+from assay.domain.metrics import Direction
 from assay.domain.states import ExperimentState
-from assay.llm.ideation import Trajectory
+from assay.domain.verdicts import Verdict
+from assay.llm.ideation import Baseline, CurveEnd, Standing, Trajectory
 
-__all__ = ["Trajectory", "TrajectoryReader", "size_of"]
+__all__ = ["Trajectory", "TrajectoryReader", "curve_end"]
 
 _ENDED = (ExperimentState.SUCCEEDED, ExperimentState.FAILED)
-#: Characters around a trajectory in a prompt: its headings and numbers.
-_FRAME = 100
-
-
-def size_of(trajectory: Trajectory) -> int:
-    """Characters a trajectory takes in a prompt, about."""
-    return len(trajectory.idea_text) + len(trajectory.diff) + len(trajectory.failure) + _FRAME
+#: Points asked for of a training curve, and how many of the last ones are kept.
+_CURVE_POINTS, _LAST_POINTS = 20, 3
+#: What tells how a training went, by which way the metric improves; the first that occurs.
+_TELLING = {
+    Direction.MINIMIZE: ("loss", "height", "error"),
+    Direction.MAXIMIZE: ("reward", "score", "accuracy", "loss"),
+}
 
 
 def _is_shown(experiment: ExperimentBody) -> bool:
@@ -30,36 +34,62 @@ def _is_shown(experiment: ExperimentBody) -> bool:
 
 
 class TrajectoryReader:
-    """Reads the trajectories of finished epochs. They never change, so each is read once."""
+    """Reads the trajectories of batches that have finished.
 
-    def __init__(self, client: Client) -> None:
+    What a reader once returned stays the same while it lives, because providers cache the prompts
+    that begin with it. Only a batch whose verdicts wait for the baseline is read anew.
+    `with_curves`: whether the ends of training curves are asked for, one request per experiment.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        direction: Direction = Direction.MINIMIZE,
+        *,
+        with_curves: bool = True,
+    ) -> None:
         self._client = client
+        self._direction = direction
+        self._with_curves = with_curves
         self._known: dict[str, tuple[Trajectory, ...]] = {}
-        self._listed: dict[str, tuple[ExperimentBody, ...]] = {}
 
     def of(self, epoch: EpochBody) -> tuple[Trajectory, ...]:
-        """The trajectories of an epoch whose batch is finished, by position.
+        """The trajectories of an epoch whose batch is finished, by position: see `of_batch`."""
+        return () if epoch.batch is None else self.of_batch(epoch.batch, epoch.number)
+
+    def of_batch(self, batch: str, epoch: int, source: str = "") -> tuple[Trajectory, ...]:
+        """The trajectories of a batch that is finished, by position.
 
         A failed idea has reward 0 and says where it failed; if a retry of it succeeded, that one
         counts. Cancelled experiments are left out, and so are failures that say nothing of the
-        idea: nothing was learnt from them.
+        idea: nothing was learnt from them. Confirmations are not read: search must not see the
+        sealed split.
         """
-        if epoch.batch is None:
-            return ()
-        if epoch.batch not in self._known:
-            outcomes = map(self._outcome, self.experiments(epoch))
-            learnt = [e for e in outcomes if _is_shown(e)]
-            self._known[epoch.batch] = tuple(self._read(epoch.number, e) for e in learnt)
-        return self._known[epoch.batch]
+        if batch in self._known:
+            return self._known[batch]
+        learnt = [e for e in self._outcomes(batch) if _is_shown(e)]
+        found = tuple(self._read(epoch, e, source) for e in learnt)
+        if all(t.standing is None or t.standing.verdict != Verdict.PROVISIONAL for t in found):
+            self._known[batch] = found
+        return found
 
     def experiments(self, epoch: EpochBody) -> tuple[ExperimentBody, ...]:
-        """All experiments of an epoch whose batch is finished, by position."""
-        if epoch.batch is None:
-            return ()
-        if epoch.batch not in self._listed:
-            listed = self._client.experiments.list(batch=epoch.batch)
-            self._listed[epoch.batch] = tuple(sorted(listed, key=lambda e: e.position))
-        return self._listed[epoch.batch]
+        """All experiments of an epoch whose batch is finished, by position, as they are now.
+
+        They are read anew each time: verdicts change until the baseline is whole.
+        """
+        return () if epoch.batch is None else self._listed(epoch.batch)
+
+    def outcomes(self, epoch: EpochBody) -> tuple[ExperimentBody, ...]:
+        """The experiments of an epoch whose batch is finished, each as the last retry left it."""
+        return () if epoch.batch is None else self._outcomes(epoch.batch)
+
+    def _listed(self, batch: str) -> tuple[ExperimentBody, ...]:
+        listed = self._client.experiments.list(batch=batch)
+        return tuple(sorted(listed, key=lambda e: e.position))
+
+    def _outcomes(self, batch: str) -> tuple[ExperimentBody, ...]:
+        return tuple(map(self._outcome, self._listed(batch)))
 
     def _outcome(self, experiment: ExperimentBody) -> ExperimentBody:
         """The experiment, or the retry of it that succeeded, in its place."""
@@ -69,19 +99,27 @@ class TrajectoryReader:
                 return again.model_copy(update={"position": experiment.position})
         return experiment
 
-    def _read(self, epoch: int, experiment: ExperimentBody) -> Trajectory:
+    def _read(self, epoch: int, experiment: ExperimentBody, source: str) -> Trajectory:
         failure = experiment.failure
         succeeded = experiment.state == ExperimentState.SUCCEEDED
+        idea, compared = experiment.idea, experiment.comparison
         return Trajectory(
             id=experiment.id,
             epoch=epoch,
             position=experiment.position,
-            idea_text=experiment.idea.text,
+            idea_text=idea.text,
             reward=experiment.reward if succeeded else 0.0,
             state=experiment.state,
             metric=experiment.metric if succeeded else None,
             diff=self._diff(experiment),
             failure=f"{failure.stage} ({failure.code}): {failure.message}" if failure else "",
+            operator=idea.operator,
+            parents=tuple(idea.parents),
+            seeds=compared.n if compared else len(experiment.measurements),
+            seconds=experiment.seconds,
+            standing=standing_of(compared) if compared else None,
+            curve=self._curve(experiment),
+            source=source,
         )
 
     def _diff(self, experiment: ExperimentBody) -> str:
@@ -91,3 +129,28 @@ class TrajectoryReader:
             return self._client.experiments.diff(experiment.id)
         except NotFound:
             return ""
+
+    def _curve(self, experiment: ExperimentBody) -> CurveEnd | None:
+        if not self._with_curves or experiment.codebase is None:
+            return None
+        points = self._client.experiments.curves(experiment.id, max_points=_CURVE_POINTS)
+        return curve_end(points, experiment.metric_name, self._direction)
+
+
+def standing_of(compared: ComparisonBody) -> Standing:
+    """A result beside its baseline, in the ideator's terms."""
+    baseline = Baseline(compared.baseline_mean, compared.baseline_spread, compared.baseline_n)
+    return Standing(compared.verdict, baseline, tuple(compared.mismatch))
+
+
+def curve_end(points: Iterable[CurvePoint], metric: str, direction: Direction) -> CurveEnd | None:
+    """The last points of the value that tells most; None if there is no such value."""
+    stepped = [point for point in points if point.step is not None and point.values]
+    names = sorted({name for point in stepped for name in point.values})
+    wanted = (metric.lower(), *_TELLING[direction])
+    found = (name for word in wanted for name in names if word in name.lower())
+    name = next(found, None)
+    if name is None:
+        return None
+    values = [(p.step, p.values[name]) for p in stepped if p.step is not None and name in p.values]
+    return CurveEnd(name, tuple(values[-_LAST_POINTS:]))

@@ -14,13 +14,18 @@ from assay.llm.interface import Message, Prompt
 
 NAMES = (
     "codebase",
+    "profile",
     "executor_system",
     "executor_idea",
     "executor_revision",
     "ideator_system",
+    "ideator_log",
+    "ideator_positives",
     "ideator_seed",
+    "ideator_tried",
     "ideator_explore",
     "ideator_exploit",
+    "ideator_again",
 )
 
 #: Characters of an answer that are shown again when it is to be revised.
@@ -77,8 +82,13 @@ def environment_block(
     files: Mapping[str, str],
     rules: str = "",
     example: str = "",
+    profile: str = "",
+    profile_notes: str = "",
 ) -> str:
-    """The part of a prompt that is the same for all ideas of an environment, to be cached."""
+    """The part of a prompt that is the same for all ideas of an environment, to be cached.
+
+    `profile` is its name with what it is; `profile_notes` say what it means in the code.
+    """
     own = [f"Rules of this environment:\n{rules.strip()}"] if rules.strip() else []
     own += (
         [f"An example of an edit of this codebase:\n{example.strip()}"] if example.strip() else []
@@ -87,6 +97,7 @@ def environment_block(
         "codebase",
         title=title,
         problem=problem or "(no further description)",
+        profile=render("profile", profile=profile or "the only one", notes=profile_notes.strip()),
         budget=budget or "as the codebase has it",
         protected=", ".join(f"`{name}`" for name in protected) or "none",
         codebase=render_codebase(files),
@@ -108,16 +119,21 @@ def revision_prompt(first: Prompt, previous_answer: str, log: str) -> Prompt:
         Message("assistant", _shortened(previous_answer.strip()) or "(no answer)"),
         Message("user", revision),
     )
-    return Prompt(first.system, messages, first.cache_prefix)
+    return Prompt(first.system, messages, first.cache_prefix, first.log)
 
 
-def _shortened(answer: str) -> str:
+def _shortened(answer: str, most: int = MAX_PREVIOUS) -> str:
     """An answer that went astray may be endless: its ends say enough."""
-    if len(answer) <= MAX_PREVIOUS:
+    if len(answer) <= most:
         return answer
-    half = MAX_PREVIOUS // 2
+    half = most // 2
     left = len(answer) - 2 * half
     return f"{answer[:half]}\n[… {left} characters left out …]\n{answer[-half:]}"
+
+
+def log_head(baseline: str) -> str:
+    """What stands in front of the first trajectory; `baseline` is a sentence, or empty."""
+    return render("ideator_log", baseline=baseline)
 
 
 def ideator_prompt(
@@ -126,19 +142,35 @@ def ideator_prompt(
     *,
     count: int,
     metric: str,
-    trajectories: str,
-    already: Sequence[str],
+    log: Sequence[str] = (),
+    already: Sequence[str] = (),
 ) -> Prompt:
-    """Ask for `count` ideas. `operator` is seed, explore or exploit (paper §4.1)."""
+    """Ask for `count` ideas. `operator` is seed, explore or exploit (paper §4.1).
+
+    `log` is what was tried, in the parts that providers cache: see `Prompt`. `already` are the
+    ideas that earlier calls of the same question had.
+    """
     seen = "\n\n".join(already)
     note = (
         f"These were proposed already; propose others:\n\n{fenced('IDEAS', seen)}" if seen else ""
     )
-    text = render(
-        f"ideator_{operator}",
-        count=str(count),
-        metric=metric,
-        already=note,
-        **({} if operator == "seed" else {"trajectories": trajectories}),
+    name = "tried" if operator == "seed" and log else operator
+    text = render(f"ideator_{name}", count=str(count), metric=metric, already=note)
+    system = template("ideator_system").strip()
+    return Prompt(system, (Message("user", text),), block, tuple(log))
+
+
+def ideas_again_prompt(
+    first: Prompt, answer: str, unread: Sequence[str], most: int = MAX_PREVIOUS
+) -> Prompt:
+    """Show an answer with passages that could not be read as ideas; ask for these again.
+
+    Of answer and passages at most `most` characters each are shown.
+    """
+    passages = fenced("PASSAGES", _shortened("\n\n".join(unread), most))
+    messages = (
+        *first.messages,
+        Message("assistant", _shortened(answer.strip(), most) or "(no answer)"),
+        Message("user", render("ideator_again", passages=passages)),
     )
-    return Prompt(template("ideator_system").strip(), (Message("user", text),), block)
+    return Prompt(first.system, messages, first.cache_prefix, first.log)
