@@ -50,7 +50,7 @@ def agree_on_cost(
     if not parts:
         return options
     cap = options.max_cost_usd
-    if cap is None and _has_price(executor):
+    if cap is None and has_price(executor):
         cap = DEFAULT_CAP
     for part in parts:
         out.say(part)
@@ -79,7 +79,8 @@ def parse_model(name: str) -> ModelName:
         raise InvalidInput(str(error)) from None
 
 
-def _has_price(name: str) -> bool:
+def has_price(name: str) -> bool:
+    """Return whether a price is known for a model. Raises as `parse_model`."""
     from assay.llm.interface import Usage
     from assay.llm.prices import price
 

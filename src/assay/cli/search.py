@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 app = typer.Typer(name="search", no_args_is_help=True, help="Search over ideas.")
 
 Search = Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")]
+PatienceSeconds = Annotated[
+    float,
+    typer.Option(
+        "--patience", min=0, help="Seconds to wait for a service that is away; 0: do not wait."
+    ),
+]
 
 
 @app.command()
@@ -89,6 +95,11 @@ def start(
         int, typer.Option(min=1, max=64, help="Fresh seeds of each that is confirmed.")
     ] = 5,
     no_pause: opt.NoPause = False,
+    no_overlap: Annotated[
+        bool,
+        typer.Option("--no-overlap", help="Submit no epoch before the one before has ended."),
+    ] = False,
+    patience: PatienceSeconds = 3600.0,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -118,11 +129,12 @@ def start(
     )
     settings = {} if positives is None else {"positives": positives}
     config = _config(strategy, settings, options, asked, warm_start or [], pause=not no_pause)
-    config = config.model_copy(update={"confirm": confirm, "confirm_seeds": confirm_seeds})
+    rest = {"confirm": confirm, "confirm_seeds": confirm_seeds, "overlap": not no_overlap}
+    config = config.model_copy(update=rest)
     what = (env, profile, strategy, seed, epochs, batch_size)
     request = _request(*what, ideator, executor, hardware_class, config)
     request.caps.max_gpu_hours, request.base = options.max_gpu_hours, base
-    _start(context, request, config, dry_run, yes, as_json)
+    _start(context, request, config, patience, dry_run, yes, as_json)
 
 
 def _ideator_options(**values: Any) -> IdeatorOptions:
@@ -197,6 +209,7 @@ def _start(
     context: typer.Context,
     request: SearchRequest,
     config: SearchConfig,
+    patience: float,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -207,6 +220,7 @@ def _start(
     with root(context).client() as client:
         config = _with_sources(client, config, request.environment)
         request.config = config.record()
+        _check_runs(client, out, request, config)
         if dry_run:
             target = client.environments.get(request.environment).id
             message = f"would search {target}, {request.profile}: {size}"
@@ -215,7 +229,7 @@ def _start(
         request.config = _with_cap(client, out, request, config, yes)
         search = client.searches.create(request)
         out.say(f"{search.id}: {request.strategy}, {size}")
-        _drive(client, search.id, ideator, out)
+    _drive(context, search.id, ideator, out, patience)
 
 
 @app.command()
@@ -224,6 +238,7 @@ def resume(
     context: typer.Context,
     search: Search,
     no_pause: opt.NoPause = False,
+    patience: PatienceSeconds = 3600.0,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a search from wherever it stopped.  Example: assay search resume srch_01k8…"""
@@ -234,7 +249,53 @@ def resume(
         body = client.searches.get(full_id(search, client.searches.list()))
         pause = False if no_pause else None
         ideator = open_ideator_named(body.ideator, SearchConfig.read(body.config).ideator)
-        _drive(client, body.id, ideator, out, pause=pause)
+    _drive(context, body.id, ideator, out, patience, pause=pause)
+
+
+@app.command()
+@command
+def pause(context: typer.Context, search: Search, as_json: AsJson = False) -> None:
+    """Ask for no more epochs; what runs goes on.  Example: assay search pause srch_01k8…"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        body = client.searches.pause(full_id(search, client.searches.list()))
+    message = (
+        f"paused {body.id}: it asks for no more, and what runs goes on\n"
+        f"Go on with: assay search resume {body.id}"
+    )
+    out.changed(body.id, message, detail=body)
+
+
+@app.command()
+@command
+def extend(
+    context: typer.Context,
+    search: Search,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="Rounds in all.", show_default=False)
+    ] = None,
+    max_cost: opt.MaxCost = None,
+    max_gpu_hours: opt.MaxGpuHours = None,
+    as_json: AsJson = False,
+) -> None:
+    """Raise epochs or a cap, to new totals.  Example: assay search extend srch_01k8… --epochs 9"""
+    from assay.contracts.search import ExtendRequest
+
+    if epochs is None and max_cost is None and max_gpu_hours is None:
+        raise InvalidInput("name what to raise: --epochs, --max-cost or --max-gpu-hours")
+    out = root(context).output(as_json)
+    request = ExtendRequest.model_validate(
+        {"epochs": epochs, "max_cost_usd": max_cost, "max_gpu_hours": max_gpu_hours}
+    )
+    with root(context).client() as client:
+        id_ = full_id(search, client.searches.list())
+        before = client.searches.get(id_)
+        body = client.searches.extend(id_, request)
+    message = f"extended {id_}: {body.epochs_finished} of {body.epochs} epochs finished"
+    if before.state == body.state:
+        message += "\nA client that drives it sees this at its next epoch."
+    message += f"\nWhere none does, go on with: assay search resume {id_}"
+    out.changed(id_, message, detail=body)
 
 
 @app.command()
@@ -320,6 +381,42 @@ def cancel(
         )
 
 
+def _check_runs(client: Client, out: Output, request: SearchRequest, config: SearchConfig) -> None:
+    """Refuse a search whose first epoch would be refused, before anything is stored or asked.
+
+    The service checks a batch as the search submits it. Without any worker, a warning is given:
+    one may still be started.
+
+    Raises:
+        InvalidInput: there is a cap on cost, and no price is known for the ideator.
+        ClientError: the service would refuse the batch.
+    """
+    from assay.cli.cost import has_price
+    from assay.contracts.batch import BatchRequest, IdeaRequest
+    from assay.domain.isolation import is_offline
+
+    cap, ideator = config.max_cost_usd, request.ideator
+    if cap is not None and not is_offline(ideator) and not has_price(ideator):
+        raise InvalidInput(
+            f"--max-cost: no price is known for {ideator}, so this cap could not be kept; leave "
+            "it out, or choose an ideator with a price",
+            code="price_unknown",
+        )
+    batch = BatchRequest(
+        environment=request.environment,
+        profile=request.profile,
+        ideas=[IdeaRequest(text="[Experiment] Not submitted: a check of the search.")],
+        executor=request.executor,
+        ideator=ideator,
+        hardware_class=request.hardware_class,
+        base=request.base,
+        options=config.options.model_copy(update={"max_cost_usd": cap, "novelty": "allow"}),
+    )
+    client.batches.check(batch)
+    if not any(worker.state == "active" for worker in client.workers.list()):
+        out.say("warning: no worker is there yet; the search waits until one is started")
+
+
 def open_ideator_named(name: str, options: IdeatorOptions) -> Ideator:
     """The ideator, opened here: its key is read from this process's environment.
 
@@ -382,32 +479,42 @@ def _with_cap(
 
 
 def _drive(
-    client: Client, search: str, ideator: Ideator, out: Output, *, pause: bool | None = None
+    context: typer.Context,
+    search: str,
+    ideator: Ideator,
+    out: Output,
+    seconds: float,
+    *,
+    pause: bool | None = None,
 ) -> None:
-    from assay.cli.searching import LineObserver, follow_batch
+    """Drive a search to its end and show it; wait `seconds` for a service that is away."""
+    from assay.cli.searching import LineObserver, follow_batch, patience
     from assay.search import SearchPaused, drive
 
     wait = partial(follow_batch, out)
-    try:
-        body = drive(client, search, ideator, LineObserver(out), wait=wait, pause=pause)
-    except SearchPaused as paused:  # its message says how to go on
-        report(paused, out.as_json)
-        raise typer.Exit(PAUSED) from None
-    except KeyboardInterrupt:
-        out.err.print(f"Stopped here. Go on with: assay search resume {search}")
-        raise typer.Exit(INTERRUPTED) from None
-    except Exception:
-        out.err.print(f"The search can be resumed: assay search resume {search}")
-        raise
-    _show(client, body, out)
+    with root(context).client(patience(out, seconds)) as client:
+        observer = LineObserver(out, client)
+        try:
+            body = drive(client, search, ideator, observer, wait=wait, pause=pause)
+        except SearchPaused as paused:  # its message says how to go on
+            report(paused, out.as_json)
+            raise typer.Exit(PAUSED) from None
+        except KeyboardInterrupt:
+            out.err.print(f"Stopped here. Go on with: assay search resume {search}")
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception:
+            out.err.print(f"The search can be resumed: assay search resume {search}")
+            raise
+        _show(client, body, out)
 
 
 def _show(client: Client, search: SearchBody, out: Output) -> None:
     from assay.analysis import best_table, worn_note
+    from assay.cli.searching import read_progress
 
     note = worn_note(client.environments.get(search.environment))
     notes = [] if note is None else [note]
-    notes += [_paused(pause) for pause in search.pauses]
+    notes += [_paused(pause, search) for pause in search.pauses]
     if search.answers_unread:
         notes.append(
             f"{search.answers_unread} of {search.answers} answers of the ideator could not be "
@@ -420,9 +527,13 @@ def _show(client: Client, search: SearchBody, out: Output) -> None:
     epochs = list(client.searches.epochs(search.id))
     confirmed = _confirmed(client, search)
     found = {"search": search, "epochs": epochs, "confirmed": confirmed}
+    if out.as_json:
+        out.data(found)
+        return
     shown = _results(client, search, confirmed, out) if confirmed else []
-    out.data(found, line, best_table(search.best), *shown, *notes)
-    if search.state == "running" and not any(p.resumed_at is None for p in search.pauses):
+    progress = read_progress(client, search).lines()
+    out.data(found, line, *progress, best_table(search.best), *shown, *notes)
+    if search.state == "running" and search.open_pause is None:
         out.say(f"Go on with: assay search resume {search.id}")
 
 
@@ -457,10 +568,13 @@ def _answer(answer: AnswerBody) -> str:
     return f"{clean(heading)}\n{clean(answer.text)}"
 
 
-def _paused(pause: PauseBody) -> str:
+def _paused(pause: PauseBody, search: SearchBody) -> str:
     from assay.analysis.text import clean
 
-    if pause.resumed_at is None:
+    if pause == search.open_pause:
         return f"paused: {clean(pause.message)}"
+    then = "" if pause.resumed_at is None else ", then resumed"
+    if pause.code is None:
+        return f"paused by a person{then}"
     failed = f"{pause.failed} of {pause.total} ideas failed with {clean(pause.code)}"
-    return f"paused after epoch {pause.epoch} ({failed}), then resumed"
+    return f"paused after epoch {pause.epoch} ({failed}){then}"

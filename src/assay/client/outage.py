@@ -1,4 +1,4 @@
-"""How long a client waits for a service that is away. `http.py` asks after its ordinary retries."""
+"""How long a client waits for a service that is away; `http.py` asks after its own retries."""
 
 from __future__ import annotations
 

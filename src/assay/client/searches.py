@@ -80,7 +80,10 @@ class Searches(Group):
         return self._change(search, "resume")
 
     def events(self, search: str) -> Iterator[EventBody]:
-        """Pauses, extensions and the end of a search, oldest first. Changes of an epoch are its batch's."""
+        """Pauses, extensions and the end of a search, oldest first.
+
+        Changes of an epoch are events of its batch.
+        """
         return self._walk(EventBody, f"{self.path}/{segment(search)}/events", {})
 
     def epochs(self, search: str) -> Iterator[EpochBody]:

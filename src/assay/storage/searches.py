@@ -174,7 +174,9 @@ def extend(db: Database, session: Session, search_id: str, request: ExtendReques
         )
     asked = request.model_dump(mode="json", exclude_none=True)
     if not asked:
-        raise InvalidInput.field("/epochs", "name what to raise: epochs, max_cost_usd or max_gpu_hours")
+        raise InvalidInput.field(
+            "/epochs", "name what to raise: epochs, max_cost_usd or max_gpu_hours"
+        )
     before = (search.epochs, search.config, search.caps)
     if request.epochs is not None:
         _check_raised("/epochs", search.epochs, request.epochs)
