@@ -87,11 +87,11 @@ async def event_stream(
         with context.db.read() as session:
             return source.page(session, last, 200)
 
-    def told_before() -> bool:
+    def has_told_the_end(last: int) -> bool:
         with context.db.read() as session:
-            return source.has_told_the_end(session, start)
+            return source.has_told_the_end(session, last)
 
-    if await asyncio.to_thread(told_before):
+    if await asyncio.to_thread(has_told_the_end, start):
         return Response(status_code=204)
 
     async def lines() -> AsyncIterator[str]:
@@ -101,7 +101,7 @@ async def event_stream(
             for event in events:
                 last, idle = event.id, 0.0
                 yield frame(str(event.id), event.type, event.model_dump_json())
-                if event.type in source.last:
+                if event.type in source.last and await asyncio.to_thread(has_told_the_end, last):
                     return
             if not events:
                 await asyncio.sleep(POLL_SECONDS)

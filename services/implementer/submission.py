@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import NamedTuple
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
 from assay.contracts.caps import Spending
 from assay.contracts.search import MAX_EPOCH_BYTES, EpochRequest, SearchRequest, bytes_of
-from assay.domain.errors import FieldError, InvalidInput, NotFound
+from assay.domain.errors import FieldError, InvalidInput, NotFound, Unavailable
 from assay.domain.isolation import NO_MODEL
-from assay.domain.states import ExperimentState, MeasurementKind
+from assay.domain.states import ExperimentState, MeasurementKind, WorkerState
 from assay.environments.catalog import Environment
 from assay.llm import MissingKey, ModelError, ModelName, Usage, price
-from assay.storage import caps, environments, schema
+from assay.storage import caps, conditions, environments, schema
 from assay.storage.bases import Base, needs_sandbox
 from assay.storage.rows import get
 from services.implementer import bases, codebases
@@ -271,6 +272,33 @@ def _check_given(context: Context, request: BatchRequest, environment: Environme
     given = [(idea.codebase, n) for n, idea in enumerate(request.ideas) if idea.codebase]
     places = {codebase: f"/ideas/{n}/codebase" for codebase, n in given}
     codebases.check_given(context, environment, places)
+
+
+def check_placement(context: Context, request: BatchRequest, checked: Checked) -> None:
+    """Refuse what no worker could run. Without any worker nothing is refused: one may come.
+
+    Raises:
+        InvalidInput: the conditions are unknown, or no worker that fits isolates code.
+        Unavailable: there are workers, and none fits the profile.
+    """
+    environment, base = checked
+    with context.db.read() as session:
+        try:
+            conditions.choose(
+                session,
+                environment.id,
+                environment.manifest,
+                request.profile,
+                request.hardware_class,
+                request.conditions,
+                isolated=wants_isolation(session, request, environment, base),
+            )
+        except Unavailable:
+            active = select(schema.Worker.id).where(
+                schema.Worker.state == WorkerState.ACTIVE.value
+            )
+            if session.scalars(active.limit(1)).first() is not None:
+                raise
 
 
 def wants_isolation(

@@ -456,8 +456,42 @@ def test_a_search_can_be_cancelled_and_tried_dry(cli: Cli) -> None:
     assert cli.service.searches == {}
     cli("search", "start", "fake", "--profile", "tiny", "--epochs", "1", "--batch-size", "2")
     (id_,) = cli.service.searches
-    assert cli("search", "cancel", id_, "--yes").code == 0
+    ended = cli("search", "cancel", id_, "--yes", "--json")
+    assert (ended.code, ended.json["applied"]) == (0, False)
+    assert f"{id_} is finished already" in cli("search", "cancel", id_, "--yes").out
+    assert cli.service.searches[id_]["state"] == "finished"
+    cli.service.extend(id_, 2)
+    assert cli("search", "cancel", id_, "--yes").out == f"cancelled {id_}\n"
     assert cli.service.searches[id_]["state"] == "cancelled"
+
+
+def test_a_search_is_extended_and_paused_by_a_person(cli: Cli) -> None:
+    cli("search", "start", "fake", "--profile", "tiny", "--epochs", "1", "--batch-size", "2")
+    (id_,) = cli.service.searches
+    assert cli("search", "extend", id_).code == 2
+    extended = cli("search", "extend", id_, "--epochs", "2")
+    assert "1 of 2 epochs finished" in extended.out
+    assert f"assay search resume {id_}" in cli("search", "pause", id_).out
+    shown = " ".join(cli("search", "show", id_).out.split())
+    assert "paused: A person paused it." in shown
+    assert "epochs: 1 of 2 finished; experiments: " in shown
+    assert cli("search", "resume", id_).code == 0
+    assert cli.service.searches[id_]["state"] == "finished"
+    cli.service.searches[id_]["state"] = "cancelled"
+    assert cli("search", "extend", id_, "--epochs", "3").code == 1
+
+
+def test_a_cap_that_an_unpriced_ideator_could_not_keep_is_refused_before_anything_is_stored(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    answer = cli(
+        "search", "start", "fake", "--profile", "tiny", "--max-cost", "1", "--yes",
+        "--ideator", "openai:unheard-of@http://127.0.0.1:9/v1",
+    )  # fmt: skip
+    assert answer.code == 2
+    assert "no price is known" in answer.err
+    assert cli.service.searches == {}
 
 
 @pytest.mark.parametrize(
@@ -693,4 +727,4 @@ def test_every_verb_takes_json_and_has_help() -> None:
         seen += 1
         options = {o for p in item.params for o in p.opts}
         assert "--json" in options, name
-    assert seen == 54
+    assert seen == 56

@@ -81,3 +81,34 @@ def test_what_cannot_be_paused(api: TestClient, search: str) -> None:
     assert pause(api, search).json()["code"] == "search_ended"
     assert api.post("/v1/searches/srch_none/resume").status_code == 404
     assert api.get("/v1/searches/srch_none/events").status_code == 404
+
+
+def test_a_person_pauses_and_resuming_ends_every_pause(api: TestClient, search: str) -> None:
+    for _ in range(2):
+        (found,) = api.post(f"/v1/searches/{search}/pause").json()["pauses"]
+    assert (found["reason"], found["epoch"], found["resumed_at"]) == ("person", None, None)
+    assert len(pause(api, search).json()["pauses"]) == 2, "the loop was about to pause, too"
+    resumed = api.post(f"/v1/searches/{search}/resume").json()["pauses"]
+    assert all(each["resumed_at"] for each in resumed)
+    api.post(f"/v1/searches/{search}/cancel")
+    assert api.post(f"/v1/searches/{search}/pause").json()["code"] == "search_ended"
+
+
+def test_a_finished_search_is_extended_and_runs_again(api: TestClient, search: str) -> None:
+    path = f"/v1/searches/{search}"
+    epochs = api.get(path).json()["epochs"]
+    assert api.post(f"{path}/finish", json={"epochs": epochs + 1}).json()["state"] == "running"
+    assert api.post(f"{path}/finish", json={"epochs": epochs}).json()["state"] == "finished"
+    for _ in range(2):
+        body = api.post(f"{path}/extend", json={"epochs": epochs + 2}).json()
+        assert (body["state"], body["epochs"], body["finished_at"]) == (
+            "running", epochs + 2, None,
+        )  # fmt: skip
+    for wrong in ({"epochs": epochs}, {"max_cost_usd": 3}, {}):
+        assert api.post(f"{path}/extend", json=wrong).status_code == 422
+    api.post(f"{path}/cancel")
+    assert api.post(f"{path}/extend", json={"epochs": 99}).json()["code"] == "search_ended"
+    streamed = api.get(f"{path}/events", headers={"Accept": "text/event-stream"}).text
+    assert [line for line in streamed.splitlines() if line.startswith("event:")] == [
+        "event: search.finished", "event: search.extended", "event: search.cancelled",
+    ]  # fmt: skip

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import httpx2
 import pytest
 
 from assay.contracts.batch import ExperimentBody
+from assay.contracts.search import SearchBody
 from assay.llm import IdeationRequest, OfflineIdeator, ProposedIdea
 from assay.llm.ideation import CallRecord
 from assay.search import Ask, Observer, SearchPaused, drive
@@ -160,3 +162,82 @@ def test_an_ideator_is_not_shown_what_the_host_is_to_blame_for(
     drive(connect(service), new_search(service, epochs=2), spy, pause=False)
     shown = [t.failure for request in spy.requests for t in request.trajectories]
     assert bool(shown) is is_shown
+
+
+class Between(Observer):
+    """Does something once when an epoch has ended."""
+
+    def __init__(self, number: int, act: Callable[[], object]) -> None:
+        self._number = number
+        self._act = act
+
+    def epoch_finished(self, search: SearchBody, number: int) -> None:
+        if number == self._number:
+            self._act()
+
+
+def test_a_person_pauses_a_loop_that_runs_and_it_goes_on_where_it_was() -> None:
+    service = FakeService()
+    search = new_search(service, epochs=3)
+    with pytest.raises(SearchPaused, match="A person"):
+        drive(
+            connect(service), search, OfflineIdeator(), Between(0, lambda: service.pause(search))
+        )
+    assert len(service.epochs[search]) == 1
+    assert drive(connect(service), search, OfflineIdeator()).state == "finished"
+    assert len(service.epochs[search]) == 3
+
+
+@pytest.mark.parametrize("strategy", ["evolution", "best-of-n"])
+def test_a_loop_sees_that_it_was_extended_also_after_its_last_epoch(strategy: str) -> None:
+    service = FakeService()
+    search = new_search(service, strategy, epochs=2)
+    last = Between(1, lambda: service.extend(search, 4))
+    assert drive(connect(service), search, OfflineIdeator(), last).state == "finished"
+    assert len(service.epochs[search]) == 4
+
+
+def test_a_search_that_is_extended_as_it_finishes_is_not_finished() -> None:
+    service = FakeService()
+    search = new_search(service, epochs=1)
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path.endswith("/finish") and service.searches[search]["epochs"] == 1:
+            service.extend(search, 2)
+        return service(request)
+
+    assert drive(connect(handle), search, OfflineIdeator()).epochs_finished == 2
+
+
+class Order(Observer):
+    """Remembers which epochs were submitted and finished."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def submitted(self, number: int, batch: str) -> None:
+        self.steps.append(f"submitted {number}")
+
+    def epoch_finished(self, search: SearchBody, number: int) -> None:
+        self.steps.append(f"finished {number}")
+
+
+def ran(strategy: str, *, overlap: bool) -> tuple[list[str], list[Any]]:
+    service = FakeService()
+    service.unfinished = service.finish_on_look = True
+    search = new_search(service, strategy, epochs=3)
+    service.searches[search]["config"]["overlap"] = overlap
+    order = Order()
+    drive(connect(service), search, OfflineIdeator(), order)
+    return order.steps, [epoch["ideas"] for epoch in service.epochs[search]]
+
+
+def test_best_of_n_submits_one_epoch_ahead_and_proposes_the_same() -> None:
+    ahead, ideas = ran("best-of-n", overlap=True)
+    assert ahead == [
+        "submitted 0", "submitted 1", "finished 0", "submitted 2", "finished 1", "finished 2",
+    ]  # fmt: skip
+    behind, same = ran("best-of-n", overlap=False)
+    assert behind[:3] == ["submitted 0", "finished 0", "submitted 1"]
+    assert same == ideas
+    assert ran("evolution", overlap=True)[0] == behind

@@ -18,6 +18,8 @@ import httpx2
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
 from assay.contracts.search import (
     EpochRequest,
+    ExtendRequest,
+    FinishRequest,
     IdeatorCallBody,
     IdeatorCallEndRequest,
     IdeatorCallRequest,
@@ -220,7 +222,9 @@ class FakeService:
             ("GET", "/v1/searches", lambda r: page(self.searches.values(), r)),
             ("GET", f"/v1/searches/{id_}", lambda r, s: ok(self._search(s))),
             ("POST", f"/v1/searches/{id_}/(cancel|finish)", self._close_search),
-            ("POST", f"/v1/searches/{id_}/epochs/(\\d+)/pause", self._pause_search),
+            ("POST", f"/v1/searches/{id_}/epochs/(\\d+)/pause", self._pause_after),
+            ("POST", f"/v1/searches/{id_}/pause", lambda r, s: ok(self.pause(s))),
+            ("POST", f"/v1/searches/{id_}/extend", self._extend_search),
             ("POST", f"/v1/searches/{id_}/resume", self._resume_search),
             ("GET", f"/v1/searches/{id_}/epochs", lambda r, s: page(self.epochs[s], r)),
             ("GET", f"/v1/searches/{id_}/calls", self._list_calls),
@@ -591,15 +595,35 @@ class FakeService:
         return {**self.searches[id_], "best": best, "epochs_finished": len(best)}
 
     def _close_search(self, request: httpx2.Request, id_: str, verb: str) -> httpx2.Response:
-        self._search(id_)
+        asked = FinishRequest.model_validate_json(request.content or b"{}").epochs
         state = {"cancel": "cancelled", "finish": "finished"}[verb]
-        self.searches[id_].update(state=state, finished_at=NOW)
+        if asked in (None, self._search(id_)["epochs"]):
+            self.searches[id_].update(state=state, finished_at=NOW)
         return ok(self._search(id_))
 
-    def _pause_search(self, request: httpx2.Request, id_: str, number: str) -> httpx2.Response:
+    def pause(self, id_: str) -> dict[str, Any]:
+        """A person pauses a search."""
+        self.searches[id_]["pauses"].append(
+            {"reason": "person", "message": "A person paused it.", "paused_at": NOW,
+             "resumed_at": None}
+        )  # fmt: skip
+        return self._search(id_)
+
+    def _extend_search(self, request: httpx2.Request, id_: str) -> httpx2.Response:
+        asked = ExtendRequest.model_validate_json(request.content)
+        if self._search(id_)["state"] == "cancelled":
+            raise Refused(409, "search_ended", f"{id_} was cancelled")
+        self.extend(id_, asked.epochs or self.searches[id_]["epochs"])
+        return ok(self._search(id_))
+
+    def extend(self, id_: str, epochs: int) -> None:
+        """Raise the number of a search's epochs."""
+        self.searches[id_].update(epochs=epochs, state="running", finished_at=None)
+
+    def _pause_after(self, request: httpx2.Request, id_: str, number: str) -> httpx2.Response:
         asked = PauseRequest.model_validate_json(request.content).model_dump(mode="json")
         pauses = self.searches[id_]["pauses"]
-        if int(number) not in [pause["epoch"] for pause in pauses]:
+        if int(number) not in [pause.get("epoch") for pause in pauses]:
             pauses.append({"epoch": int(number), **asked, "paused_at": NOW, "resumed_at": None})
         return ok(self._search(id_))
 

@@ -80,6 +80,7 @@ def submit(
     if done is None:
         checked = submission.check_batch(context, request, owner, base)
         if dry_run:
+            submission.check_placement(context, request, checked)
             return JSONResponse(pricing.dry_run(context, request, checked.environment, owner))
         store = _storing(context, request, checked, owner)
         done = idempotency.once(context.db, owner, key, fingerprint, store)

@@ -17,6 +17,8 @@ from assay.contracts.search import (
     MAX_EPOCH_BYTES,
     EpochBody,
     EpochRequest,
+    ExtendRequest,
+    FinishRequest,
     IdeatorCallBody,
     IdeatorCallEndRequest,
     IdeatorCallRequest,
@@ -124,23 +126,51 @@ def cancel(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> SearchBod
 
 
 @router.post("/searches/{search_id}/finish")
-def finish(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> SearchBody:
+def finish(
+    search_id: IdPath,
+    context: ContextDep,
+    owner: OwnerDep,
+    request: Annotated[FinishRequest | None, Body()] = None,
+) -> SearchBody:
     """Say that no further epoch will come. Repeating it changes nothing."""
-    return _end(search_id, context, owner, SearchState.FINISHED)
+    epochs = None if request is None else request.epochs
+    return _end(search_id, context, owner, SearchState.FINISHED, epochs=epochs)
+
+
+@router.post("/searches/{search_id}/extend")
+def extend(
+    search_id: IdPath, request: ExtendRequest, context: ContextDep, owner: OwnerDep
+) -> SearchBody:
+    """Raise the number of epochs or a cap. A finished search runs again. Repeating it changes
+    nothing."""
+    with context.write() as session:
+        owned_search(session, search_id, owner)
+        searches.extend(context.db, session, search_id, request)
+    return read(search_id, context, owner)
+
+
+@router.post("/searches/{search_id}/pause")
+def pause(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> SearchBody:
+    """Have its loop stop before it asks for more; what runs goes on. Repeating it changes
+    nothing."""
+    with context.write() as session:
+        owned_search(session, search_id, owner)
+        searches.pause(context.db, session, search_id)
+    return read(search_id, context, owner)
 
 
 @router.post("/searches/{search_id}/epochs/{number}/pause")
-def pause(
+def pause_after(
     search_id: IdPath,
     number: Number,
     request: PauseRequest,
     context: ContextDep,
     owner: OwnerDep,
 ) -> SearchBody:
-    """Say that the loop stops after this epoch. Repeating it changes nothing."""
+    """Say that the loop stops because this epoch failed. Repeating it changes nothing."""
     with context.write() as session:
         owned_search(session, search_id, owner)
-        searches.pause(context.db, session, search_id, number, request)
+        searches.pause_after(context.db, session, search_id, number, request)
     return read(search_id, context, owner)
 
 
@@ -170,7 +200,7 @@ async def events(
     after_id: Annotated[int, Query(alias="after", ge=0, le=MAX_INTEGER)] = 0,
     last_event_id: Annotated[int | None, Header(ge=0, le=MAX_INTEGER)] = None,
 ) -> Any:
-    """Pauses, answers that could not be read, and the end of a search.
+    """Pauses, extensions, answers that could not be read, and the end of a search.
 
     A page of JSON, or a stream, as of a batch's events. What changes in an epoch is among the
     events of its batch.
@@ -194,10 +224,17 @@ def _event_page(
     return page_of(found, page, filters, lambda e: e.id, lambda e: e)
 
 
-def _end(search_id: str, context: ContextDep, owner: str, state: SearchState) -> SearchBody:
+def _end(
+    search_id: str,
+    context: ContextDep,
+    owner: str,
+    state: SearchState,
+    *,
+    epochs: int | None = None,
+) -> SearchBody:
     with context.write() as session:
         owned_search(session, search_id, owner)
-        searches.end(context.db, session, search_id, state)
+        searches.end(context.db, session, search_id, state, epochs=epochs)
     return read(search_id, context, owner)
 
 

@@ -1,5 +1,6 @@
 """Read results: rank, summarise, and show them as tables. Pure functions over the contracts."""
 
+from assay.analysis.progress import SearchProgress
 from assay.analysis.rows import (
     BestRow,
     ExperimentRow,
@@ -26,6 +27,7 @@ __all__ = [
     "BestRow",
     "ExperimentRow",
     "FailureRow",
+    "SearchProgress",
     "best_rows",
     "best_table",
     "clean",

@@ -19,7 +19,7 @@ from assay.domain.errors import AssayError, Conflict, InvalidInput, NotFound, Un
 
 if TYPE_CHECKING:
     from assay.cli.output import Output
-    from assay.client import Client
+    from assay.client import Client, Patience
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,6 +29,10 @@ FAILED, USAGE, PAUSED, TIMED_OUT, INTERRUPTED = 1, 2, 3, 124, 130
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check only; change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+#: States of searches, batches and experiments that nothing changes.
+_ENDED = ("finished", "cancelled", "succeeded", "failed")
 
 
 @dataclass(frozen=True)
@@ -47,11 +51,11 @@ class Root:
 
         return Output(as_json=as_json, quiet=self.quiet, color=self.color)
 
-    def client(self) -> Client:
-        """A client of the service that the options name."""
+    def client(self, patience: Patience | None = None) -> Client:
+        """A client of the service that the options name; `patience`: as of `Client`."""
         from assay.client import Client
 
-        return Client(self.url, sleep=self.sleep)
+        return Client(self.url, sleep=self.sleep, patience=patience)
 
 
 def root(context: typer.Context) -> Root:
@@ -216,9 +220,20 @@ def cancel_one(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Ask and cancel, or with `dry_run` say what would be cancelled. Raises as `confirm`."""
+    """Ask and cancel, or with `dry_run` say what would be cancelled. Raises as `confirm`.
+
+    What has ended stays as it is, and the answer says so.
+    """
+    before = get(id_)
+    if before.state in _ENDED:
+        message = f"{id_} is {before.state} already; nothing is changed"
+        out.changed(id_, message, detail=before, dry_run=dry_run, applied=False)
+        return
     if dry_run:
-        out.changed(id_, f"would cancel {id_}", detail=get(id_), dry_run=True)
+        out.changed(id_, f"would cancel {id_}", detail=before, dry_run=True)
         return
     confirm(out, question, yes)
-    out.changed(id_, f"cancelled {id_}", detail=cancel(id_))
+    after = cancel(id_)
+    done = after.state == "cancelled" or after.state not in _ENDED
+    message = f"cancelled {id_}" if done else f"{id_} was {after.state} first; nothing is changed"
+    out.changed(id_, message, detail=after, applied=done)

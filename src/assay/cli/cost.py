@@ -109,6 +109,7 @@ def parse_model(name: str) -> ModelName:
 
 
 def _has_price(name: str) -> bool:
+    """Return whether a price is known for a model. Raises as `parse_model`."""
     from assay.llm.interface import Usage
     from assay.llm.prices import price
 

@@ -238,7 +238,7 @@ class Demonstration:
         )
         # Search wants sound ideas; the first batch has shown how failures look.
         ideator = OfflineIdeator(misfit_share=0.0, crash_share=0.0)
-        observer = LineObserver(self._out)
+        observer = LineObserver(self._out, self._client)
         self._search = drive(
             self._client, search.id, ideator, observer, wait=self._follow_epoch, pause=False
         )

@@ -100,14 +100,20 @@ class Output:
         )
 
     def changed(
-        self, target: str, message: str, *, detail: Any = None, dry_run: bool = False
+        self,
+        target: str,
+        message: str,
+        *,
+        detail: Any = None,
+        dry_run: bool = False,
+        applied: bool = True,
     ) -> None:
         """A change: what it was made to, whether it was made, and what is there now."""
         if self.as_json:
             emit(
                 {
                     "target": target,
-                    "applied": not dry_run,
+                    "applied": applied and not dry_run,
                     "dry_run": dry_run,
                     "detail": to_plain(detail),
                 }

@@ -41,6 +41,12 @@ if TYPE_CHECKING:
 app = typer.Typer(name="search", no_args_is_help=True, help="Search over ideas.")
 
 Search = Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")]
+PatienceSeconds = Annotated[
+    float,
+    typer.Option(
+        "--patience", min=0, help="Seconds to wait for a service that is away; 0: do not wait."
+    ),
+]
 
 
 @app.command()
@@ -96,6 +102,11 @@ def start(
     no_pause: opt.NoPause = False,
     record: opt.Record = None,
     replay: opt.Replay = None,
+    no_overlap: Annotated[
+        bool,
+        typer.Option("--no-overlap", help="Submit no epoch before the one before has ended."),
+    ] = False,
+    patience: PatienceSeconds = 3600.0,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -125,14 +136,15 @@ def start(
     )
     settings = {} if positives is None else {"positives": positives}
     config = _config(strategy, settings, options, asked, warm_start or [], pause=not no_pause)
-    config = config.model_copy(update={"confirm": confirm, "confirm_seeds": confirm_seeds})
+    rest = {"confirm": confirm, "confirm_seeds": confirm_seeds, "overlap": not no_overlap}
+    config = config.model_copy(update=rest)
     what = (env, profile, strategy, seed, epochs, batch_size)
     request = _request(*what, ideator, executor, hardware_class, config)
     request.caps = opt.search_caps(
         max_cost=max_cost, max_ideator_cost=max_ideator_cost, max_executor_cost=max_executor_cost
     )
     request.caps.max_gpu_hours, request.base = options.max_gpu_hours, base
-    _start(context, request, config, _recorded(record, replay), dry_run, yes, as_json)
+    _start(context, request, config, _recorded(record, replay), patience, dry_run, yes, as_json)
 
 
 def _recorded(record: Path | None, replay: Path | None) -> RecordedIdeas | None:
@@ -219,6 +231,7 @@ def _start(
     request: SearchRequest,
     config: SearchConfig,
     recorded: RecordedIdeas | None,
+    patience: float,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -229,6 +242,7 @@ def _start(
     with root(context).client() as client:
         config = _with_sources(client, config, request.environment)
         request.config = config.record()
+        _check_runs(client, out, request, config)
         if dry_run:
             target = client.environments.get(request.environment).id
             message = f"would search {target}, {request.profile}: {size}"
@@ -237,7 +251,7 @@ def _start(
         request.caps = _agreed_caps(client, out, request, config, yes)
         search = client.searches.create(request)
         out.say(f"{search.id}: {request.strategy}, {size}")
-        _drive(client, search.id, ideator, out, recorded=recorded)
+    _drive(context, search.id, ideator, out, patience, recorded=recorded)
 
 
 @app.command()
@@ -248,6 +262,7 @@ def resume(
     no_pause: opt.NoPause = False,
     record: opt.Record = None,
     replay: opt.Replay = None,
+    patience: PatienceSeconds = 3600.0,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a search from wherever it stopped.  Example: assay search resume srch_01k8…"""
@@ -260,7 +275,59 @@ def resume(
         recorded = _recorded(record, replay)
         options = SearchConfig.read(body.config).ideator
         ideator = open_ideator_named(body.ideator, options, recorded)
-        _drive(client, body.id, ideator, out, pause=pause, recorded=recorded)
+    _drive(context, body.id, ideator, out, patience, pause=pause, recorded=recorded)
+
+
+@app.command()
+@command
+def pause(context: typer.Context, search: Search, as_json: AsJson = False) -> None:
+    """Ask for no more epochs; what runs goes on.  Example: assay search pause srch_01k8…"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        body = client.searches.pause(full_id(search, client.searches.list()))
+    message = (
+        f"paused {body.id}: it asks for no more, and what runs goes on\n"
+        f"Go on with: assay search resume {body.id}"
+    )
+    out.changed(body.id, message, detail=body)
+
+
+@app.command()
+@command
+def extend(
+    context: typer.Context,
+    search: Search,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="Rounds in all.", show_default=False)
+    ] = None,
+    max_cost: opt.MaxCost = None,
+    max_ideator_cost: opt.MaxIdeatorCost = None,
+    max_executor_cost: opt.MaxExecutorCost = None,
+    max_gpu_hours: opt.MaxGpuHours = None,
+    as_json: AsJson = False,
+) -> None:
+    """Raise epochs or a cap, to new totals.  Example: assay search extend srch_01k8… --epochs 9"""
+    from assay.contracts.search import ExtendRequest
+
+    caps = {
+        "max_cost_usd": max_cost,
+        "max_ideator_cost_usd": max_ideator_cost,
+        "max_executor_cost_usd": max_executor_cost,
+        "max_gpu_hours": max_gpu_hours,
+    }
+    if epochs is None and not any(cap is not None for cap in caps.values()):
+        raise InvalidInput("name what to raise: --epochs, --max-cost or another cap")
+    out = root(context).output(as_json)
+    request = ExtendRequest.model_validate({"epochs": epochs, **caps})
+    with root(context).client() as client:
+        id_ = full_id(search, client.searches.list())
+        before = client.searches.get(id_)
+        body = client.searches.extend(id_, request)
+    message = f"extended {id_}: {body.epochs_finished} of {body.epochs} epochs finished"
+    if before.state == body.state:
+        message += "\nA client that drives it sees this at its next epoch."
+    message += f"\nWhere none does, go on with: assay search resume {id_}"
+    out.changed(id_, message, detail=body)
 
 
 @app.command()
@@ -343,6 +410,32 @@ def cancel(
         )
 
 
+def _check_runs(client: Client, out: Output, request: SearchRequest, config: SearchConfig) -> None:
+    """Refuse a search whose first epoch would be refused, before anything is stored or asked.
+
+    The service checks a batch as the search submits it. Without any worker, a warning is given:
+    one may still be started.
+
+    Raises:
+        ClientError: the service would refuse the batch.
+    """
+    from assay.contracts.batch import BatchRequest, IdeaRequest
+
+    batch = BatchRequest(
+        environment=request.environment,
+        profile=request.profile,
+        ideas=[IdeaRequest(text="[Experiment] Not submitted: a check of the search.")],
+        executor=request.executor,
+        ideator=request.ideator,
+        hardware_class=request.hardware_class,
+        base=request.base,
+        options=config.options.model_copy(update={"novelty": "allow"}),
+    )
+    client.batches.check(batch)
+    if not any(worker.state == "active" for worker in client.workers.list()):
+        out.say("warning: no worker is there yet; the search waits until one is started")
+
+
 def open_ideator_named(
     name: str, options: IdeatorOptions, recorded: RecordedIdeas | None = None
 ) -> Ideator:
@@ -413,39 +506,45 @@ def _agreed_caps(
 
 
 def _drive(
-    client: Client,
+    context: typer.Context,
     search: str,
     ideator: Ideator,
     out: Output,
+    seconds: float,
     *,
     pause: bool | None = None,
     recorded: RecordedIdeas | None = None,
 ) -> None:
-    from assay.cli.searching import LineObserver, follow_batch
+    """Drive a search to its end and show it; wait `seconds` for a service that is away."""
+    from assay.cli.searching import LineObserver, follow_batch, patience
     from assay.search import SearchPaused, drive
 
     wait = partial(follow_batch, out)
-    try:
-        seen = LineObserver(out)
-        body = drive(client, search, ideator, seen, wait=wait, pause=pause, recorded=recorded)
-    except SearchPaused as paused:  # its message says how to go on
-        report(paused, out.as_json)
-        raise typer.Exit(PAUSED) from None
-    except KeyboardInterrupt:
-        out.err.print(f"Stopped here. Go on with: assay search resume {search}")
-        raise typer.Exit(INTERRUPTED) from None
-    except Exception:
-        out.err.print(f"The search can be resumed: assay search resume {search}")
-        raise
-    _show(client, body, out)
+    with root(context).client(patience(out, seconds)) as client:
+        observer = LineObserver(out, client)
+        try:
+            body = drive(
+                client, search, ideator, observer, wait=wait, pause=pause, recorded=recorded
+            )
+        except SearchPaused as paused:  # its message says how to go on
+            report(paused, out.as_json)
+            raise typer.Exit(PAUSED) from None
+        except KeyboardInterrupt:
+            out.err.print(f"Stopped here. Go on with: assay search resume {search}")
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception:
+            out.err.print(f"The search can be resumed: assay search resume {search}")
+            raise
+        _show(client, body, out)
 
 
 def _show(client: Client, search: SearchBody, out: Output) -> None:
     from assay.analysis import best_table, worn_note
+    from assay.cli.searching import read_progress
 
     note = worn_note(client.environments.get(search.environment))
     notes = [] if note is None else [note]
-    notes += [_paused(pause) for pause in search.pauses]
+    notes += [_paused(pause, search) for pause in search.pauses]
     if search.answers_unread:
         notes.append(
             f"{search.answers_unread} of {search.answers} answers of the ideator could not be "
@@ -458,9 +557,13 @@ def _show(client: Client, search: SearchBody, out: Output) -> None:
     epochs = list(client.searches.epochs(search.id))
     confirmed = _confirmed(client, search)
     found = {"search": search, "epochs": epochs, "confirmed": confirmed}
+    if out.as_json:
+        out.data(found)
+        return
     shown = _results(client, search, confirmed, out) if confirmed else []
-    out.data(found, line, best_table(search.best), *shown, *notes)
-    if search.state == "running" and not any(p.resumed_at is None for p in search.pauses):
+    progress = read_progress(client, search).lines()
+    out.data(found, line, *progress, best_table(search.best), *shown, *notes)
+    if search.state == "running" and search.open_pause is None:
         out.say(f"Go on with: assay search resume {search.id}")
 
 
@@ -495,10 +598,13 @@ def _answer(answer: IdeatorCallBody) -> str:
     return f"{clean(heading)}\n{clean(answer.text or '')}"
 
 
-def _paused(pause: PauseBody) -> str:
+def _paused(pause: PauseBody, search: SearchBody) -> str:
     from assay.analysis.text import clean
 
-    if pause.resumed_at is None:
+    if pause == search.open_pause:
         return f"paused: {clean(pause.message)}"
+    then = "" if pause.resumed_at is None else ", then resumed"
+    if pause.code is None:
+        return f"paused by a person{then}"
     failed = f"{pause.failed} of {pause.total} ideas failed with {clean(pause.code)}"
-    return f"paused after epoch {pause.epoch} ({failed}), then resumed"
+    return f"paused after epoch {pause.epoch} ({failed}){then}"

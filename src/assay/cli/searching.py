@@ -2,24 +2,55 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 
-from assay.analysis.text import format_number
+from assay.analysis import SearchProgress
+from assay.analysis.text import format_number, format_seconds
 from assay.cli.alike import say_alike
 from assay.cli.output import Output
 from assay.cli.watch import follow
-from assay.client import Client
-from assay.contracts.batch import BatchBody, EventBody, IdeaRequest
+from assay.client import Client, ClientError, Patience
+from assay.contracts.batch import BatchBody, BestSummary, EventBody, IdeaRequest
 from assay.contracts.environment import BaselineBody
 from assay.contracts.search import SearchBody
+from assay.contracts.worker import WorkerBody
+from assay.domain.metrics import is_better
 from assay.search import Ask, Observer
+
+#: Seconds between two looks at how far a search is.
+PROGRESS_SECONDS = 5.0
+
+
+def read_progress(client: Client, search: SearchBody) -> SearchProgress:
+    """Read how far a search is."""
+    listed = client.batches.list(search=search.id)
+    epochs = sorted((b for b in listed if b.epoch is not None), key=lambda b: b.epoch or 0)
+    direction = client.environments.get(search.environment).direction
+    best: BestSummary | None = None
+    for found in (batch.best for batch in epochs if batch.best):
+        if best is None or is_better(direction, found.metric, best.metric):
+            best = found
+    return SearchProgress(
+        search,
+        epochs,
+        None if best is None else client.experiments.get(best.experiment),
+        sum(1 for worker in client.workers.list() if _takes_work(worker)),
+        datetime.now(UTC),
+    )
+
+
+def _takes_work(worker: WorkerBody) -> bool:
+    return worker.state == "active" and not worker.draining and worker.cordoned_until is None
 
 
 class LineObserver(Observer):
-    """A line for every step."""
+    """A line for every step, and how far the search is after every epoch."""
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: Output, client: Client) -> None:
         self._out = out
+        self._client = client
         self._pending = -1
 
     def asking(self, number: int, asks: Sequence[Ask]) -> None:
@@ -36,14 +67,16 @@ class LineObserver(Observer):
         self._out.say(f"epoch {number}: {batch}")
 
     def epoch_finished(self, search: SearchBody, number: int) -> None:
-        """The best so far."""
+        """The best of the epoch, then how far the search is."""
         for entry in search.best:
             if entry.epoch == number:
                 self._out.say(
                     f"epoch {number}: {entry.scored}/{entry.total} scored, best "
-                    f"{format_number(entry.metric)}, best so far "
-                    f"{format_number(entry.best_so_far)}"
+                    f"{format_number(entry.metric)}"
                 )
+        if not self._out.quiet:
+            for line in read_progress(self._client, search).lines():
+                self._out.say(f"  {line}")
 
     def waiting_for_baseline(self, baseline: BaselineBody) -> None:
         """Said once for every measurement that comes in."""
@@ -63,6 +96,43 @@ def follow_batch(
     on_event: Callable[[EventBody], None],
     left: Callable[[int], float] | None = None,
 ) -> BatchBody:
-    """Wait for an epoch's batch with a live view; `left` as in `follow`."""
+    """Wait for a batch of a search with a live view; `left` as in `follow`.
+
+    The view shows the whole search above the batch.
+    """
     say_alike(client, out, batch)
-    return follow(client, batch, out, on_event=on_event, left=left)
+    search = client.batches.get(batch).search
+    above = None
+    if search is not None and out.live and left is None:
+        above = _Above(client, search)
+    return follow(client, batch, out, on_event=on_event, left=left, above=above)
+
+
+class _Above:
+    """The lines about the search in a live view, read again every few seconds."""
+
+    def __init__(self, client: Client, search: str) -> None:
+        self._client = client
+        self._search = search
+        self._at: float | None = None
+        self._lines: list[str] = []
+
+    def __call__(self) -> list[str]:
+        now = time.monotonic()
+        if self._at is None or now - self._at >= PROGRESS_SECONDS:
+            self._at = now
+            body = self._client.searches.get(self._search)
+            self._lines = read_progress(self._client, body).lines()
+        return self._lines
+
+
+def patience(out: Output, seconds: float) -> Patience:
+    """Wait so long for a service that is away; say once that it is, and once that it is back."""
+
+    def away(error: ClientError) -> None:
+        out.say(f"Waiting up to {format_seconds(seconds)} for the service: {error}")
+
+    def back(after: float) -> None:
+        out.say(f"The service is back after {format_seconds(after)}; the search continues.")
+
+    return Patience(seconds, on_away=away, on_back=back)

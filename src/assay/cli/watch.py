@@ -46,6 +46,8 @@ class View:
     #: Seconds left in all, from how many measurements of this batch have ended since the start.
     left: Callable[[int], float] | None = None
     baseline_measured: int = 0
+    #: Lines about what the batch is part of.
+    above: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, batch: BatchBody, experiments: list[ExperimentBody]) -> View:
@@ -121,7 +123,8 @@ class View:
             title = Text(self.titles.get(experiment, experiment), no_wrap=True)
             now.add_row(Text("  running", style="cyan"), title, Text(loss, style="dim"))
         bar = ProgressBar(total=max(self.total, 1), completed=self.finished, width=40)
-        return Group(Text(self.line()), bar, now)
+        line = self.counts() if self.above else self.line()
+        return Group(*map(Text, self.above), Text(line), bar, now)
 
 
 def follow(
@@ -133,10 +136,12 @@ def follow(
     on_event: Callable[[EventBody], None] | None = None,
     curve_seconds: float = CURVE_SECONDS,
     left: Callable[[int], float] | None = None,
+    above: Callable[[], list[str]] | None = None,
 ) -> BatchBody:
     """Show a batch until it is finished and return it; read its curves every `curve_seconds`.
 
-    `left` gives the seconds left of something larger, from how many measurements have ended here.
+    `left` gives the seconds left of something larger, from how many measurements have ended here;
+    `above` the lines about it that a live view shows first.
 
     Raises:
         WaitTimeout: `timeout` seconds passed first; the batch goes on.
@@ -152,7 +157,7 @@ def follow(
             on_event(event)
         display.update()
 
-    poller = _Poller(client, batch, view, display.update, curve_seconds)
+    poller = _Poller(client, batch, view, display.update, curve_seconds, above)
     with display, poller:
         return client.batches.wait(batch, timeout=timeout, on_event=take)
 
@@ -213,8 +218,10 @@ class _Poller:
         view: View,
         changed: Callable[[], None],
         seconds: float,
+        above: Callable[[], list[str]] | None,
     ) -> None:
         self._client = client
+        self._above = above
         self._batch = batch
         self._view = view
         self._changed = changed
@@ -238,6 +245,8 @@ class _Poller:
                 self._changed()
 
     def _look(self) -> None:
+        if self._above is not None:
+            self._view.above = self._above()
         if self._view.baseline_pending or self._view.count("queued"):
             batch = self._client.batches.get(self._batch)
             self._view.take_baseline(batch.baseline.pending if batch.baseline else 0)

@@ -25,6 +25,7 @@ from assay.client.errors import (
     WaitTimeout,
 )
 from assay.client.experiments import LogText
+from assay.client.outage import Patience
 
 __all__ = [
     "APIConnectionError",
@@ -37,6 +38,7 @@ __all__ = [
     "Invalid",
     "LogText",
     "NotFound",
+    "Patience",
     "RateLimited",
     "ServerFault",
     "Unauthorized",

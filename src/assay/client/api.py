@@ -13,6 +13,7 @@ from assay.client.batches import Batches
 from assay.client.errors import WaitTimeout
 from assay.client.experiments import Experiments, Implementations, Measurements
 from assay.client.http import RETRIES, Http
+from assay.client.outage import Patience
 from assay.client.reports import Reports
 from assay.client.resource import Group, segment
 from assay.client.searches import Searches
@@ -233,6 +234,8 @@ class Client:
         retries: how often a request is repeated after a lost connection, 429 or 5xx.
         http_client: an `httpx2.Client` to send requests with; it is not closed here.
         sleep: called with the seconds to wait before a retry and between two polls.
+        patience: for how long requests are repeated while the service is away, after `retries`;
+            without it they are not.
     """
 
     def __init__(
@@ -244,8 +247,9 @@ class Client:
         retries: int = RETRIES,
         http_client: httpx2.Client | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        patience: Patience | None = None,
     ) -> None:
-        self._http = Http(base_url, api_key, timeout, http_client, retries, sleep)
+        self._http = Http(base_url, api_key, timeout, http_client, retries, sleep, patience)
         self.batches = Batches(self._http)
         self.experiments = Experiments(self._http)
         self.implementations = Implementations(self._http)

@@ -15,6 +15,7 @@ from assay.client.errors import (
     WaitTimeout,
 )
 from assay.client.http import Http
+from assay.client.outage import is_outage
 from assay.contracts.base import Page
 from assay.contracts.batch import EventBody
 
@@ -73,8 +74,8 @@ class Follower:
     """Yields each event of a batch once, across lost connections, until the batch is finished.
 
     Streams where the service offers it and polls where it does not (a proxy that buffers or
-    refuses streams, a service that has too many of them open). `deadline` is a
-    `time.monotonic()` moment or None.
+    refuses streams, a service that has too many of them open). A client that waits for a service
+    that is away does so here too. `deadline` is a `time.monotonic()` moment or None.
     """
 
     def __init__(
@@ -94,10 +95,12 @@ class Follower:
             try:
                 yield from self._poll() if self._polling else self._stream()
                 continue
-            except (APIConnectionError, ServerFault):
+            except (APIConnectionError, ServerFault) as error:
                 self._check_deadline()
                 failures = 1 if self.last > before else failures + 1
-                if failures > RECONNECTIONS:
+                if self._http.waits_for_service and is_outage(error):
+                    yield from self._poll()  # which waits until the service is back
+                elif failures > RECONNECTIONS:
                     raise
             except APIStatusError as error:
                 refused = error.status in (405, 406) or error.code == TOO_MANY_STREAMS
@@ -105,7 +108,7 @@ class Follower:
                     raise
                 self._polling = True
                 continue
-            self._http.pause(0.5 * 2 ** (failures - 1))
+            self._http.pause(0.5 * 2 ** min(failures - 1, 10))
 
     def _stream(self) -> Iterator[EventBody]:
         headers = {"Last-Event-ID": str(self.last)} if self.last else {}

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import httpx2
@@ -17,9 +18,11 @@ from pydantic import BaseModel
 from assay.client.errors import (
     APIConnectionError,
     APITimeoutError,
+    ClientError,
     parse_problem,
     status_error,
 )
+from assay.client.outage import LONGEST_PAUSE, Patience
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 RETRIES = 2
@@ -36,7 +39,8 @@ class Http:
     """Sends requests to one service.
 
     A request is repeated `retries` times at most, after 0.5 s, 1 s, … (less a random part; the
-    service's `Retry-After` wins), on connection errors, 408, 409 in flight, 429 and 5xx. Every
+    service's `Retry-After` wins), on connection errors, 408, 409 in flight, 429 and 5xx. If the
+    service is away for longer, `patience` says for how long the request is repeated. Every
     POST carries an `Idempotency-Key` made once per call, so that a repetition changes nothing.
     """
 
@@ -48,6 +52,7 @@ class Http:
         http_client: httpx2.Client | None,
         retries: int = RETRIES,
         sleep: Callable[[float], None] = time.sleep,
+        patience: Patience | None = None,
     ) -> None:
         url = base_url or os.environ.get("ASSAY_API_URL") or DEFAULT_URL
         self.base_url = url.rstrip("/")
@@ -57,6 +62,12 @@ class Http:
         self._client = http_client or httpx2.Client(follow_redirects=False)
         self._retries = retries
         self.sleep = sleep
+        self._patience = patience or Patience()
+
+    @property
+    def waits_for_service(self) -> bool:
+        """Whether requests outlast an outage."""
+        return self._patience.seconds > 0
 
     def close(self) -> None:
         """Close connections, unless the HTTP client was handed in."""
@@ -98,22 +109,33 @@ class Http:
 
     def _send(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request, again if that may help."""
-        for repetition in range(self._retries + 1):
-            is_last = repetition == self._retries
-            delay = FIRST_DELAY * 2**repetition
+        for repetition in count():
             try:
                 response = self._client.send(request)
             except httpx2.TransportError as error:
-                if is_last:
-                    raise self.connection_error(error) from error
-                self.pause(delay)
+                self._before_repeating(repetition, self.connection_error(error))
                 continue
+            self._patience.answered(response.status_code)
             if response.is_success or response.status_code == httpx2.codes.NOT_MODIFIED:
                 return response
-            if is_last or not _worth_repeating(response):
-                raise status_error(response)
-            self.pause(delay, response.headers.get("retry-after"))
-        raise AssertionError("unreachable: the last repetition returns or raises")
+            refused = status_error(response)
+            if not _worth_repeating(response):
+                raise refused
+            self._before_repeating(repetition, refused, response.headers.get("retry-after"))
+        raise AssertionError("unreachable: the loop ends by returning or raising")
+
+    def _before_repeating(
+        self, repetition: int, error: ClientError, retry_after: str | None = None
+    ) -> None:
+        """Pause before a request is sent again. Raises `error` if it was repeated long enough."""
+        delay = FIRST_DELAY * 2 ** min(repetition, 10)
+        if repetition < self._retries:
+            self.pause(delay, retry_after)
+            return
+        left = self._patience.left(error)
+        if left <= 0:
+            raise error
+        self.sleep(min(delay * random.uniform(0.75, 1.0), LONGEST_PAUSE, left))
 
     @contextmanager
     def stream(
@@ -135,6 +157,7 @@ class Http:
         )
         try:
             response = self._client.send(request, stream=True)
+            self._patience.answered(response.status_code)
             try:
                 if not response.is_success:
                     response.read()

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
 from assay.client.resource import Group, segment
 from assay.contracts.batch import BatchBody, BatchOptions, EventBody, IdeaRequest
 from assay.contracts.search import (
     EpochBody,
     EpochRequest,
+    ExtendRequest,
+    FinishRequest,
     IdeatorCallBody,
     IdeatorCallEndRequest,
     IdeatorCallRequest,
@@ -43,22 +47,45 @@ class Searches(Group):
         """Cancel a search and its unfinished batches."""
         return self._change(search, "cancel")
 
-    def finish(self, search: str) -> SearchBody:
-        """Declare that no further epoch will come."""
-        return self._change(search, "finish")
+    def finish(self, search: str, *, epochs: int | None = None) -> SearchBody:
+        """Declare that no further epoch will come.
 
-    def pause(self, search: str, number: int, request: PauseRequest) -> SearchBody:
-        """Say that the loop stops after an epoch; repeating it changes nothing."""
+        With `epochs`, only if the search still has so many: somebody may have extended it.
+        """
+        return self._change(search, "finish", FinishRequest(epochs=epochs))
+
+    def pause(self, search: str) -> SearchBody:
+        """Have the loop stop before it asks for more; what runs goes on.
+
+        Raises:
+            Conflict: the search has ended.
+        """
+        return self._change(search, "pause")
+
+    def pause_after(self, search: str, number: int, request: PauseRequest) -> SearchBody:
+        """Say that the loop stops because an epoch failed; repeating it changes nothing."""
         path = f"{self.path}/{segment(search)}/epochs/{number}/pause"
         response = self._http.request("POST", path, body=request)
         return SearchBody.model_validate_json(response.content)
+
+    def extend(self, search: str, request: ExtendRequest) -> SearchBody:
+        """Raise the number of epochs or a cap; a finished search runs again.
+
+        Raises:
+            Conflict: the search was cancelled.
+            Invalid: a number is below the present one.
+        """
+        return self._change(search, "extend", request)
 
     def resume(self, search: str) -> SearchBody:
         """Say that the loop goes on after a pause."""
         return self._change(search, "resume")
 
     def events(self, search: str) -> Iterator[EventBody]:
-        """Pauses and the end of a search, oldest first. Changes of an epoch are its batch's."""
+        """Pauses, extensions and the end of a search, oldest first.
+
+        Changes of an epoch are events of its batch.
+        """
         return self._walk(EventBody, f"{self.path}/{segment(search)}/events", {})
 
     def epochs(self, search: str) -> Iterator[EpochBody]:
@@ -122,6 +149,7 @@ class Searches(Group):
         )
         return BatchBody.model_validate_json(response.content)
 
-    def _change(self, search: str, verb: str) -> SearchBody:
-        response = self._http.request("POST", f"{self.path}/{segment(search)}/{verb}")
+    def _change(self, search: str, verb: str, body: BaseModel | None = None) -> SearchBody:
+        path = f"{self.path}/{segment(search)}/{verb}"
+        response = self._http.request("POST", path, body=body)
         return SearchBody.model_validate_json(response.content)

@@ -10,6 +10,8 @@ from pydantic import Field
 
 from assay.contracts.base import (
     MAX_INTEGER,
+    Dollars,
+    GpuHours,
     Integer,
     Items,
     JsonObject,
@@ -33,6 +35,7 @@ from assay.contracts.batch import (
     Usage,
 )
 from assay.contracts.caps import SearchSpending
+from assay.domain.states import SearchState
 
 #: What the ideas of an epoch may take, as JSON. Model ideators answer in at most 24,000 tokens, so
 #: an idea with its `thinking` takes about 0.1 MB: 80 of them fit twice over.
@@ -161,13 +164,42 @@ class PauseRequest(Request):
     message: Message = Field(description="What to look at, and what to do.")
 
 
-class PauseBody(Resource):
-    """A stop of the loop after an epoch that one code ended for the most part."""
+class ExtendRequest(Request):
+    """New totals for a search. What is null stays as it is; nothing can be lowered."""
 
-    epoch: int
-    code: str
-    failed: int
-    total: int
+    epochs: Annotated[Integer, Field(ge=1, le=10_000)] | None = Field(
+        None, description="Rounds in all, those that are finished included."
+    )
+    max_cost_usd: Dollars | None = Field(
+        None, description="The cap on dollars for the whole search, if it has one."
+    )
+    max_ideator_cost_usd: Dollars | None = Field(
+        None, description="The cap on dollars for ideas, if it has one."
+    )
+    max_executor_cost_usd: Dollars | None = Field(
+        None, description="The cap on dollars for code, if it has one."
+    )
+    max_gpu_hours: GpuHours | None = Field(
+        None, description="The cap on GPU-hours for the whole search, if it has one."
+    )
+
+
+class FinishRequest(Request):
+    """When a search is finished."""
+
+    epochs: Annotated[Integer, Field(ge=1, le=10_000)] | None = Field(
+        None, description="Only if the search still has so many epochs; null: in any case."
+    )
+
+
+class PauseBody(Resource):
+    """A stop of the loop: one code ended most of an epoch, or a person asked for it."""
+
+    reason: str = Field("failures", description="failures or person.")
+    epoch: int | None = Field(None, description="The epoch that failed; null for a person's.")
+    code: str | None = Field(None, description="The code that ended it; null for a person's.")
+    failed: int | None = Field(None, description="Ideas that failed with it.")
+    total: int | None = Field(None, description="Ideas of the epoch that ended.")
     message: str
     paused_at: datetime
     resumed_at: datetime | None = Field(description="Null while the search is paused.")
@@ -214,12 +246,16 @@ class SearchBody(Resource):
     answers_unread: int = Field(
         0, description="Those of them with passages that could not be read as ideas."
     )
-    pauses: list[PauseBody] = Field(
-        [], description="Where its loop stopped because one code ended most of an epoch."
-    )
+    pauses: list[PauseBody] = Field([], description="Where its loop stopped, and why.")
     metadata: dict[str, str]
     created_at: datetime
     finished_at: datetime | None
+
+    @property
+    def open_pause(self) -> PauseBody | None:
+        """Return the pause that the search is in, if it is in one."""
+        open_ = (p for p in self.pauses if p.resumed_at is None)
+        return next(open_, None) if self.state == SearchState.RUNNING else None
 
 
 class BestOfEpoch(Resource):

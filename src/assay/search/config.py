@@ -39,6 +39,7 @@ class SearchConfig(BaseModel):
     `ideator`: how it is asked. `pause`: the loop stops when one code ended most of an epoch.
     `warm_start`: ids of searches and batches whose experiments the ideator is told of. `confirm`:
     so many of the best results are confirmed at the end, each on `confirm_seeds` fresh seeds.
+    `overlap`: an epoch is submitted while the one before runs, if the strategy allows it.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -46,6 +47,7 @@ class SearchConfig(BaseModel):
     strategy: dict[str, Any] = {}
     options: BatchOptions = BatchOptions()
     pause: bool = True
+    overlap: bool = True
     confirm: int = Field(0, ge=0, le=1_000)
     confirm_seeds: int = Field(5, ge=1, le=MAX_SEEDS)
     ideator: IdeatorOptions = IdeatorOptions()

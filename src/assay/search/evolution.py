@@ -68,6 +68,11 @@ class Evolution:
         """Positive is what beats the baseline."""
         return True
 
+    @property
+    def overlaps(self) -> bool:
+        """Every epoch builds on the results of those before."""
+        return False
+
     def exploit_percent(self, epoch: int) -> int:
         """a(t), in percent."""
         return min(self.start + self.step * (epoch // self.every), self.most)
@@ -115,6 +120,11 @@ class BestOfN:
     def needs_baseline(self) -> bool:
         """Results are not looked at."""
         return False
+
+    @property
+    def overlaps(self) -> bool:
+        """Results are not looked at."""
+        return True
 
     def plan(self, situation: Situation) -> Sequence[Ask]:
         """A whole batch of seeds."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from assay.client import Client, Conflict
@@ -90,7 +91,7 @@ def drive(
     the ideator, or gives them. The ideator is closed at the end.
 
     Raises:
-        SearchPaused: one code ended most of an epoch; the pause is stored.
+        SearchPaused: one code ended most of an epoch, or a person paused it; that is stored.
         SearchError: the ideator or the baseline failed, or the cap on cost is reached.
         ClientError: the service failed for longer than the client retries.
     """
@@ -133,27 +134,46 @@ class _Loop:
         )
         self._baseline: Baseline | None = None
         self._batches: dict[int, BatchBody] = {}
+        self._started: dict[int, str] = {}
         self._ledger = Ledger(client, self._search.id, ideator, recorded)
         self._may_pause = self._config.pause
 
     def go_on(self, *, pause: bool | None) -> SearchBody:
-        """Every epoch that is not finished, in order."""
+        """Every epoch that is not finished, in order, also those that are added meanwhile."""
         self._may_pause = self._config.pause if pause is None else pause
         self._resume()
-        for number in range(self._search.epochs):
-            if self._search.state != SearchState.RUNNING:
-                return self._search
-            self._epoch(number)
-        if self._search.state == SearchState.RUNNING:
-            self._confirm()
-            self._search = self._client.searches.finish(self._search.id)
+        number = 0
+        while self._search.state == SearchState.RUNNING:
+            if number < self._search.epochs:
+                self._epoch(number)
+                number += 1
+            else:
+                self._confirm()
+                finish = self._client.searches.finish
+                self._search = finish(self._search.id, epochs=self._search.epochs)
+                self._config = SearchConfig.read(self._search.config)
         return self._search
+
+    def _refresh(self) -> None:
+        """Read the record again: somebody may have paused, extended or cancelled the search."""
+        self._search = self._client.searches.get(self._search.id)
+        self._config = SearchConfig.read(self._search.config)
+
+    def _stop_if_paused(self) -> None:
+        """Raises SearchPaused: the search is paused, and so asks for no more."""
+        self._refresh()
+        pause = self._search.open_pause
+        if pause is not None:
+            raise SearchPaused(pause.message)
 
     def _confirm(self) -> None:
         """Confirm the best results, if the search is to. No ideator sees what comes of it."""
         if not self._config.confirm:
             return
-        found = self._confirmation() or self._submit_confirmation()
+        found = self._confirmation()
+        if found is None:
+            self._stop_if_paused()
+            found = self._submit_confirmation()
         if found is None:
             return
         self._observer.confirming(found.id)
@@ -167,50 +187,86 @@ class _Loop:
             self._client.sleep(BASELINE_POLL_SECONDS)
             batch = self._client.batches.get(batch.id)
 
-    def _confirmation(self) -> BatchBody | None:
-        """The batch that confirms results of this search; None before it is submitted."""
+    def _confirmations(self) -> list[BatchBody]:
+        """The batches that confirm results of this search, newest first."""
         listed = self._client.batches.list(search=self._search.id)
         of_kind = (b for b in listed if b.kind == MeasurementKind.CONFIRM)
-        return next((b for b in of_kind if b.state != BatchState.CANCELLED), None)
+        return [b for b in of_kind if b.state != BatchState.CANCELLED]
+
+    def _confirmation(self) -> BatchBody | None:
+        """The batch that confirms the results of all epochs; None before it is submitted."""
+        last = max(self._batches.values(), key=lambda batch: batch.created_at)
+        made = (b for b in self._confirmations() if b.created_at >= last.created_at)
+        return next(made, None)
 
     def _submit_confirmation(self) -> BatchBody | None:
-        """None if no result improves on the baseline."""
+        """None if no result improves on the baseline, or all that do were confirmed before."""
         epochs = list(self._client.searches.epochs(self._search.id))
         for epoch in epochs:
             if epoch.batch is not None:
                 self._wait_for_baseline(self._client.batches.get(epoch.batch))
         results = (result for epoch in epochs for result in self._trajectories.outcomes(epoch))
-        chosen = to_confirm(results, self._config.confirm)
+        earlier = self._confirmations()
+        known = {
+            experiment.idea.confirms
+            for batch in earlier
+            for experiment in self._client.experiments.list(batch=batch.id)
+        }
+        chosen = [e for e in to_confirm(results, self._config.confirm) if e not in known]
         if not chosen:
             return None
+        again = f"-{self._search.epochs}" if earlier else ""
         return self._client.experiments.confirm(
             chosen[0],
             beside=chosen[1:],
             seeds=self._config.confirm_seeds,
             search=self._search.id,
-            idempotency_key=f"confirm-{self._search.id}",
+            idempotency_key=f"confirm-{self._search.id}{again}",
         )
 
     def _resume(self) -> None:
         """Store that a search that is paused goes on."""
-        is_paused = any(known.resumed_at is None for known in self._search.pauses)
-        if is_paused and self._search.state == SearchState.RUNNING:
+        if self._search.open_pause is not None:
             self._search = self._client.searches.resume(self._search.id)
 
     def _epoch(self, number: int) -> None:
+        batch = self._submitted(number)
+        body = self._client.batches.get(batch)
+        if body.finished_at is None:
+            self._overlap(number + 1)
+            body = self._wait(self._client, batch, partial(self._observer.event, number))
+        self._batches[number] = body
+        self._refresh()
+        self._observer.epoch_finished(self._search, number)
+
+    def _submitted(self, number: int) -> str:
+        """The batch of an epoch, which is asked for and submitted unless it was before."""
+        if number in self._started:
+            return self._started[number]
         self._observer.epoch_started(self._search, number)
         stored = self._stored(number)
         if stored is None:
-            self._pause_after(number - 1)
+            self._stop_if_paused()
+            # Where epochs overlap, the one before still runs, and the one before that has ended.
+            self._pause_after(number - 1 if number - 1 in self._batches else number - 2)
             stored = self._store(number)
-        batch = stored.batch or self._submit(number)
+        batch = self._started[number] = stored.batch or self._submit(number)
         self._observer.submitted(number, batch)
-        body = self._client.batches.get(batch)
-        if body.finished_at is None:
-            body = self._wait(self._client, batch, partial(self._observer.event, number))
-        self._batches[number] = body
-        self._search = self._client.searches.get(self._search.id)
-        self._observer.epoch_finished(self._search, number)
+        return batch
+
+    def _overlap(self, number: int) -> None:
+        """Submit the next epoch while the one before runs, where the strategy allows.
+
+        It waits where the epoch before the one that runs is a reason to pause, and in a pause.
+        """
+        allowed = self._strategy.overlaps and self._config.overlap
+        if not allowed or number >= self._search.epochs:
+            return
+        self._refresh()
+        if self._search.state != SearchState.RUNNING:
+            return
+        with suppress(SearchPaused):  # raised again when the epoch that runs has ended
+            self._submitted(number)
 
     def _pause_after(self, number: int) -> None:
         """Stop before more is asked for, if one code ended most of an epoch. Once per epoch.
@@ -226,7 +282,7 @@ class _Loop:
         if found is None:
             return
         request = pause_request(self._search.id, number, found)
-        self._search = self._client.searches.pause(self._search.id, number, request)
+        self._search = self._client.searches.pause_after(self._search.id, number, request)
         raise SearchPaused(request.message)
 
     def _stored(self, number: int) -> EpochBody | None:
@@ -275,18 +331,22 @@ class _Loop:
         # Results are shown beside the baseline, and verdicts are final once it is whole.
         waits = number > 0 and self._strategy.needs_baseline
         baseline = self._baseline_reward() if waits else None
+        return Situation(
+            epoch=number,
+            batch_size=self._search.batch_size,
+            seed=self._search.seed,
+            trajectories=() if self._strategy.overlaps else self._tried(number),
+            baseline_reward=baseline,
+        )
+
+    def _tried(self, number: int) -> tuple[Trajectory, ...]:
+        """What was tried before an epoch, each batch of it finished."""
         epochs = sorted(
             (e for e in self._client.searches.epochs(self._search.id) if e.number < number),
             key=lambda e: e.number,
         )
         own = tuple(t for e in epochs for t in self._trajectories.of(e))
-        return Situation(
-            epoch=number,
-            batch_size=self._search.batch_size,
-            seed=self._search.seed,
-            trajectories=(*self._warm_start(), *own),
-            baseline_reward=baseline,
-        )
+        return (*self._warm_start(), *own)
 
     def _warm_start(self) -> tuple[Trajectory, ...]:
         """What the searches and batches tried that this one was told of."""

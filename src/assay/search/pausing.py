@@ -20,7 +20,7 @@ SMALLEST_EPOCH = 4
 
 
 class SearchPaused(SearchError):
-    """One code ended most of an epoch. `assay search resume` goes on."""
+    """One code ended most of an epoch, or a person paused. `assay search resume` goes on."""
 
     code = "search_paused"
 

@@ -30,6 +30,11 @@ class Strategy(Protocol):
         """Whether epochs after the first wait for the baseline."""
         ...
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether an epoch may be asked for while the one before runs: it looks at no results."""
+        ...
+
     def plan(self, situation: Situation) -> Sequence[Ask]:
         """What to ask for now; the counts add up to the batch size."""
         ...

@@ -6,13 +6,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, func, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
-from assay.contracts.search import EpochRequest, PauseRequest, SearchRequest
+from assay.contracts.search import (
+    EpochRequest,
+    ExtendRequest,
+    PauseRequest,
+    SearchRequest,
+)
 from assay.domain.conditions import Conditions
 from assay.domain.errors import Conflict, InvalidInput, NotFound
 from assay.domain.ids import new_id
@@ -24,7 +30,7 @@ from assay.storage.database import Database
 from assay.storage.rows import changed
 
 #: Types of a search's events.
-PAUSED, RESUMED = "search.paused", "search.resumed"
+PAUSED, RESUMED, EXTENDED = "search.paused", "search.resumed", "search.extended"
 ENDED = tuple(f"search.{s.value}" for s in (SearchState.FINISHED, SearchState.CANCELLED))
 
 
@@ -72,12 +78,22 @@ def locked(session: Session, search_id: str) -> schema.Search:
     return row
 
 
-def end(db: Database, session: Session, search_id: str, state: SearchState) -> None:
+def end(
+    db: Database,
+    session: Session,
+    search_id: str,
+    state: SearchState,
+    *,
+    epochs: int | None = None,
+) -> None:
     """Finish or cancel a search; one that has ended stays as it is.
 
-    Cancelling also cancels the batches of its epochs.
+    With `epochs`, it ends only if it still has so many. Cancelling also cancels the batches of
+    its epochs.
     """
-    locked(session, search_id)
+    search = locked(session, search_id)
+    if epochs is not None and search.epochs != epochs:
+        return
     ended = changed(
         session,
         update(schema.Search)
@@ -97,46 +113,112 @@ def end(db: Database, session: Session, search_id: str, state: SearchState) -> N
             batches.cancel(db, session, batch_id)
 
 
-def pause(
+def pause_after(
     db: Database, session: Session, search_id: str, epoch: int, request: PauseRequest
 ) -> None:
-    """Store that the loop stopped after an epoch; once per epoch, whoever asks.
+    """Store that the loop stopped because an epoch failed; once per epoch, whoever asks.
 
     Raises:
         Conflict: the search has ended, or the epoch is not finished.
     """
     search = locked(session, search_id)
-    if any(found.epoch == epoch for found in pauses(session, [search_id])[search_id]):
+    if any(found.data.get("epoch") == epoch for found in pauses(session, [search_id])[search_id]):
         return
-    if search.state != SearchState.RUNNING.value:
-        raise Conflict(f"the search is {search.state}; start a new one", code="search_ended")
+    _refuse_ended(search)
     numbers = {finished.number for finished in finished_epochs(session, [search_id])[search_id]}
     if epoch not in numbers:
         raise Conflict(f"epoch {epoch} of {search_id} is not finished", code="epoch_not_finished")
     tell(db, session, search_id, PAUSED, {"epoch": epoch, **request.model_dump(mode="json")})
 
 
+def pause(db: Database, session: Session, search_id: str) -> None:
+    """Store that a person wants the loop to stop; a search that is paused stays as it is.
+
+    Raises:
+        Conflict: the search has ended.
+    """
+    search = locked(session, search_id)
+    _refuse_ended(search)
+    found = pauses(session, [search_id])[search_id]
+    if any(each.resumed_at is None for each in found):
+        return
+    message = f"A person paused it. Go on: assay search resume {search_id}"
+    tell(db, session, search_id, PAUSED, {"reason": "person", "message": message})
+
+
 def resume(db: Database, session: Session, search_id: str) -> None:
     """Store that the loop goes on, if the search runs and is paused."""
     search = locked(session, search_id)
     found = pauses(session, [search_id])[search_id]
-    is_running = search.state == SearchState.RUNNING.value
-    if is_running and found and found[-1].resumed_at is None:
-        tell(db, session, search_id, RESUMED, {"epoch": found[-1].epoch})
+    is_paused = any(each.resumed_at is None for each in found)
+    if search.state == SearchState.RUNNING.value and is_paused:
+        tell(db, session, search_id, RESUMED, {"epoch": found[-1].data.get("epoch")})
+
+
+def extend(db: Database, session: Session, search_id: str, request: ExtendRequest) -> None:
+    """Raise the number of epochs or a cap; a search that is finished runs again.
+
+    Repeating it changes nothing: the numbers are totals.
+
+    Raises:
+        Conflict: the search was cancelled.
+        InvalidInput: nothing is asked for, a number is below the present one, or there is no
+            such cap.
+    """
+    search = locked(session, search_id)
+    if search.state == SearchState.CANCELLED.value:
+        raise Conflict(
+            f"{search_id} was cancelled, and so were its unfinished experiments; start a new "
+            "search, and tell it of this one with --warm-start",
+            code="search_ended",
+        )
+    asked = request.model_dump(mode="json", exclude_none=True)
+    if not asked:
+        raise InvalidInput.field("/epochs", "name what to raise: epochs, or a cap")
+    before = (search.epochs, search.caps)
+    if request.epochs is not None:
+        _check_raised("/epochs", search.epochs, request.epochs)
+        search.epochs = request.epochs
+    for cap in asked.keys() - {"epochs"}:
+        _raise_cap(search, cap, asked[cap])
+    if (search.epochs, search.caps) == before:
+        return
+    if search.state == SearchState.FINISHED.value:
+        search.state, search.finished_at = SearchState.RUNNING.value, None
+    tell(db, session, search_id, EXTENDED, asked)
+
+
+def _raise_cap(search: schema.Search, cap: str, most: Any) -> None:
+    present = search.caps.get(cap)
+    if present is None:
+        raise InvalidInput.field(f"/{cap}", "the search has no such cap, so nothing limits it")
+    _check_raised(f"/{cap}", Decimal(str(present)), Decimal(str(most)))
+    search.caps = {**search.caps, cap: most}
+
+
+def _check_raised(field: str, present: int | Decimal, asked: int | Decimal) -> None:
+    if asked < present:
+        raise InvalidInput.field(
+            field, f"is {present} and can only be raised; to stop earlier, pause or cancel"
+        )
+
+
+def _refuse_ended(search: schema.Search) -> None:
+    if search.state != SearchState.RUNNING.value:
+        raise Conflict(f"the search is {search.state}; start a new one", code="search_ended")
 
 
 @dataclass(frozen=True)
 class Pause:
-    """A stop of the loop after an epoch, and what the loop said about it."""
+    """A stop of the loop, and what was said about it."""
 
-    epoch: int
     data: Mapping[str, Any]
     paused_at: datetime
     resumed_at: datetime | None = None
 
 
 def pauses(session: Session, search_ids: Sequence[str]) -> Mapping[str, list[Pause]]:
-    """For each search, its pauses in order."""
+    """For each search, its pauses in order. Resuming ends all that are open."""
     table = schema.SearchEvent
     rows = session.scalars(
         select(table)
@@ -147,9 +229,12 @@ def pauses(session: Session, search_ids: Sequence[str]) -> Mapping[str, list[Pau
     for row in rows:
         of = found[row.search_id]
         if row.type == PAUSED:
-            of.append(Pause(row.data["epoch"], row.data, row.created_at))
+            of.append(Pause(row.data, row.created_at))
         else:
-            of[-1] = replace(of[-1], resumed_at=row.created_at)
+            of[:] = [
+                each if each.resumed_at else replace(each, resumed_at=row.created_at)
+                for each in of
+            ]
     return found
 
 
@@ -167,12 +252,18 @@ def events(
 
 
 def has_told_the_end(session: Session, search_id: str, last: int) -> bool:
-    """Whether a reader who has seen the events up to the id `last` has seen the end."""
+    """Whether a reader who has seen the events up to the id `last` has seen the end.
+
+    A search that was extended after its end has not ended there.
+    """
     table = schema.SearchEvent
-    query = select(table.id).where(
-        table.search_id == search_id, table.id <= last, table.type.in_(ENDED)
+    query = (
+        select(table)
+        .where(table.search_id == search_id, table.type.in_([*ENDED, EXTENDED]))
+        .order_by(table.id.desc())
     )
-    return session.scalars(query.limit(1)).first() is not None
+    newest = session.scalars(query.limit(1)).first()
+    return newest is not None and newest.type in ENDED and newest.id <= last
 
 
 def tell(db: Database, session: Session, search_id: str, kind: str, data: dict[str, Any]) -> None:
@@ -203,8 +294,7 @@ def put_epoch(
                 code="epoch_exists",
             )
         return False
-    if search.state != SearchState.RUNNING.value:
-        raise Conflict(f"the search is {search.state}; start a new one", code="search_ended")
+    _refuse_ended(search)
     known = session.scalars(select(func.count()).where(schema.Epoch.search_id == search_id)).one()
     if number != known or number >= search.epochs:
         raise Conflict(
@@ -241,8 +331,7 @@ def submit_epoch(
         raise Conflict(f"epoch {number} of {search_id} has no ideas yet; PUT them first")
     if epoch.batch_id is not None:
         return epoch.batch_id, False
-    if search.state != SearchState.RUNNING.value:
-        raise Conflict(f"the search is {search.state}; start a new one", code="search_ended")
+    _refuse_ended(search)
     request = epoch_request(search, epoch, options)
     epoch.batch_id = batches.create(
         db,
