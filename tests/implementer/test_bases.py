@@ -569,9 +569,7 @@ def test_the_loop_edits_the_base_of_the_idea(lab: Lab) -> None:
     """It sees that tree, and what changes nothing of that one is refused."""
     first = lab.result(2)
     base = environments.get_codebase(lab.world.store, lab.codebase(first))
-    own = environments.get_codebase(
-        lab.world.store, lab.get("/v1/environments/count")["codebase"]
-    )
+    own = environments.get_codebase(lab.world.store, lab.get("/v1/environments/count")["codebase"])
     rows = lab.experiments(lab.on_bases(first, None, first)["id"])
     for row, answer, files, code in zip(
         rows,
