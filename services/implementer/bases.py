@@ -1,23 +1,25 @@
 """What a base is named by, and who may give a codebase a name.
 
-`POST /v1/batches`, `POST /v1/searches` and confirmations ask `resolve`; `promote` is behind
-`POST /v1/experiments/{id}/promote`.
+`POST /v1/searches` asks `resolve`, whatever submits or stores ideas asks `resolve_all`; `promote`
+is behind `POST /v1/experiments/{id}/promote`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
 from assay.contracts.bases import PromotionBody
-from assay.contracts.batch import ConfirmationBody, ExperimentBody
+from assay.contracts.batch import MAX_BASES, ConfirmationBody, ExperimentBody, IdeaRequest
 from assay.domain.codebases import BASELINE, is_hash
 from assay.domain.errors import Conflict, InvalidInput
+from assay.domain.states import ExperimentState
 from assay.domain.verdicts import Verdict
 from assay.environments.catalog import Environment
 from assay.storage import bases, schema
-from assay.storage.bases import Base
+from assay.storage.bases import EXPERIMENT, Base
 from assay.storage.rows import get
 from services.implementer import codebases
 from services.implementer.context import Context
@@ -25,10 +27,8 @@ from services.implementer.views.confirmations import experiment_bodies
 from services.implementer.views.measurements import measurement_body
 
 #: Codes of refusals.
-UNKNOWN_BASE = "unknown_base"
+UNKNOWN_BASE, TOO_MANY_BASES = "unknown_base", "too_many_bases"
 UNCONFIRMED, NOT_CLAIMED, UNISOLATED = "unconfirmed", "not_claimed", "unisolated_result"
-#: No promoted name begins so.
-_EXPERIMENT = "exp_"
 
 
 def resolve(
@@ -57,20 +57,44 @@ def resolve(
     return Base(codebase, None if named == codebase else named)
 
 
+def resolve_all(
+    context: Context,
+    environment: Environment,
+    ideas: Sequence[IdeaRequest],
+    owner: str,
+    default: Base | None,
+) -> list[Base | None]:
+    """Return for each idea the codebase that it changes; None for the environment's own.
+
+    `default`: of the ideas that name none.
+
+    Raises:
+        InvalidInput: as `resolve`, or the ideas name more than `MAX_BASES` of them.
+    """
+    known: dict[str | None, Base | None] = {None: default, BASELINE: None}
+    most = MAX_BASES - (default is not None and any(idea.base is None for idea in ideas))
+    for place, idea in enumerate(ideas):
+        if idea.base in known:
+            continue
+        where = f"/ideas/{place}/base"
+        if len(known) - 2 == most:
+            raise InvalidInput.field(
+                where,
+                f"a batch has at most {MAX_BASES} bases, because each is measured on the seeds of "
+                "the baseline; put ideas with other bases into another batch",
+                TOO_MANY_BASES,
+            )
+        known[idea.base] = resolve(context, environment, idea.base, owner, where=where)
+    return [known[idea.base] for idea in ideas]
+
+
 def _codebase(
     session: Session, environment: Environment, named: str, owner: str, where: str
 ) -> str:
     if is_hash(named):
         return named
-    if named.startswith(_EXPERIMENT):
-        row = session.get(schema.Experiment, named)
-        batch = None if row is None else session.get(schema.Batch, row.batch_id)
-        if row is None or batch is None or batch.owner != owner:
-            raise InvalidInput.field(where, f"there is no experiment {named!r}", UNKNOWN_BASE)
-        if row.codebase_id is None:
-            message = f"{named} is {row.state} and has no codebase; name one that was implemented"
-            raise InvalidInput.field(where, message, UNKNOWN_BASE)
-        return row.codebase_id
+    if named.startswith(EXPERIMENT):
+        return _codebase_of_experiment(session, environment, named, owner, where)
     found = bases.holder(session, environment.id, named)
     if found is None:
         raise InvalidInput.field(
@@ -80,6 +104,30 @@ def _codebase(
             UNKNOWN_BASE,
         )
     return found.codebase_id
+
+
+def _codebase_of_experiment(
+    session: Session, environment: Environment, named: str, owner: str, where: str
+) -> str:
+    row = session.get(schema.Experiment, named)
+    batch = None if row is None else session.get(schema.Batch, row.batch_id)
+    if row is None or batch is None or batch.owner != owner:
+        wrong = f"there is no experiment {named!r}; `assay batch show` lists those of a batch"
+    elif _name_of(batch.environment_id) != environment.name:
+        wrong = (
+            f"{named} was made in {batch.environment_id}, and its code does not run in "
+            f"{environment.name}; name an experiment in {environment.name}"
+        )
+    elif row.state != ExperimentState.SUCCEEDED.value or row.codebase_id is None:
+        known = "" if row.codebase_id is None else f", or its codebase {row.codebase_id} as it is"
+        wrong = f"{named} is {row.state}; name an experiment that has a result{known}"
+    else:
+        return row.codebase_id
+    raise InvalidInput.field(where, wrong, UNKNOWN_BASE)
+
+
+def _name_of(environment_id: str) -> str:
+    return environment_id.partition("@")[0]
 
 
 class Promoted(NamedTuple):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import (
+    MAX_BASES,
     BatchOptions,
     BatchRequest,
     ConfirmRequest,
@@ -19,6 +20,7 @@ from assay.contracts.batch import (
 from assay.domain.errors import InvalidInput
 from assay.domain.seeds import fresh_seeds
 from assay.storage import caps, conditions, schema
+from assay.storage.bases import base_of, distinct
 from assay.storage.rows import get
 
 
@@ -30,11 +32,11 @@ def fresh_seeds_for(rows: Sequence[schema.Experiment], number: int) -> list[int]
 def confirmation(
     session: Session, rows: Sequence[schema.Experiment], request: ConfirmRequest
 ) -> BatchRequest:
-    """Return the batch that confirms these experiments together; `submit` adds their own base.
+    """Return the batch that confirms these experiments together; `submit` adds their own bases.
 
     Raises:
-        InvalidInput: one is named twice, or they differ in environment, profile, conditions,
-            models or base.
+        InvalidInput: one is named twice, or they differ in environment, profile, conditions or
+            models, or have too many bases.
     """
     doubled = [id_ for id_, times in Counter(row.id for row in rows).items() if times > 1]
     if doubled:
@@ -49,20 +51,26 @@ def confirmation(
             conditions.of_batch(session, b).id,
             b.executor,
             b.ideator,
-            None if request.base else b.base_id,
         )
         for b in batches
     }
     if len(terms) > 1:
         raise InvalidInput.field(
             "/beside",
-            "the experiments differ in environment, profile, conditions, models or base; confirm "
-            "those of each in a batch of their own",
+            "the experiments differ in environment, profile, conditions or models; confirm those "
+            "of each in a batch of their own",
             "not_confirmable",
         )
     first = batches[0]
     options = caps.options_of(first)
     ideas = [get(session, schema.Idea, row.idea_id, "idea") for row in rows]
+    if request.base is None and len(distinct(map(base_of, ideas))) > MAX_BASES:
+        raise InvalidInput.field(
+            "/beside",
+            f"the experiments have more than {MAX_BASES} bases, each of which is measured beside "
+            "them; confirm them in several batches",
+            "not_confirmable",
+        )
     return BatchRequest(
         environment=first.environment_id,
         profile=first.profile,

@@ -10,29 +10,40 @@ from assay.domain.states import MeasurementKind
 from assay.environments.catalog import Environment
 from assay.llm.names import ModelName
 from assay.llm.prices import estimate
+from assay.storage.baselines import seeds_of
+from assay.storage.bases import distinct
 from assay.storage.batches import kind_of
+from assay.storage.environments import get_codebase
 from services.implementer import novelty
 from services.implementer.context import Context
+from services.implementer.submission import Checked
 from services.implementer.views.calls import dollars
 
 
 def dry_run(
-    context: Context, request: BatchRequest, environment: Environment, owner: str
+    context: Context, request: BatchRequest, checked: Checked, owner: str
 ) -> dict[str, Any]:
-    """The answer to `?dry_run=true`: what would be done, and for how much."""
+    """The answer to `?dry_run=true`: what would be done, and for how much.
+
+    `base_measurements` are those of all bases; what was measured before is not repeated.
+    """
+    environment, based_on = checked
+    profile, options = environment.profile(request.profile), request.options
+    seeds = seeds_of(profile, options.model_dump(), kind_of(request).baseline)
     return {
         "object": "dry_run",
         "environment": environment.id,
         "profile": request.profile,
         "ideas": len(request.ideas),
         "measurements": len(request.ideas) * len(set(request.options.seeds)),
-        "cost_usd": cost_range(request, environment),
+        "base_measurements": len(distinct(based_on)) * len(seeds),
+        "cost_usd": cost_range(request, _characters(context, checked)),
         "gpu_hours": gpu_hours(request, environment),
         "max_cost_usd": None
         if request.options.max_cost_usd is None
         else dollars(request.options.max_cost_usd),
         "max_gpu_hours": request.options.max_gpu_hours,
-        "similar": _similar(context, request, environment, owner),
+        "similar": _similar(context, request, checked, owner),
     }
 
 
@@ -48,10 +59,11 @@ def gpu_hours(request: BatchRequest, environment: Environment) -> float:
 
 
 def _similar(
-    context: Context, request: BatchRequest, environment: Environment, owner: str
+    context: Context, request: BatchRequest, checked: Checked, owner: str
 ) -> list[dict[str, Any]]:
     """Ideas, by position, that say what an earlier one said."""
-    found = novelty.find(context, request, environment.name, owner)
+    environment, based_on = checked
+    found = novelty.find(context, request, environment.name, owner, based_on)
     return [
         {
             "position": position,
@@ -64,7 +76,18 @@ def _similar(
     ]
 
 
-def cost_range(request: BatchRequest, environment: Environment) -> dict[str, str | None]:
+def _characters(context: Context, checked: Checked) -> int:
+    """The size of the code that an idea changes, on average over the ideas."""
+    own = sum(map(len, checked.environment.codebase.values()))
+    sizes = {
+        base.codebase: sum(map(len, get_codebase(context.store, base.codebase).values()))
+        for base in distinct(checked.based_on)
+    }
+    each = [own if base is None else sizes[base.codebase] for base in checked.based_on]
+    return sum(each) // len(each)
+
+
+def cost_range(request: BatchRequest, codebase_characters: int) -> dict[str, str | None]:
     """Between what and what the model calls of a batch may cost; null where no price is known."""
     if request.executor == NO_MODEL:
         return {"low": "0", "high": "0"}
@@ -76,7 +99,7 @@ def cost_range(request: BatchRequest, environment: Environment) -> dict[str, str
         ideas=len(ideas),
         samples=request.options.samples,
         revisions=request.options.revisions,
-        codebase_characters=sum(len(text) for text in environment.codebase.values()),
+        codebase_characters=codebase_characters,
         idea_characters=sum(len(idea.text) for idea in ideas) // len(ideas),
     )
     return {

@@ -29,10 +29,10 @@ from services.implementer.smoke import fitting_class
 
 
 class Checked(NamedTuple):
-    """What a request names: the environment, and the base if there is one."""
+    """What a request names: the environment, and for each idea its base if it has one."""
 
     environment: Environment
-    base: Base | None
+    based_on: Sequence[Base | None]
 
 
 def known_environment(context: Context, name: str) -> Environment:
@@ -131,7 +131,7 @@ def check_smoke(
     environment: Environment,
     asked: BatchRequest | schema.Search,
     options: BatchOptions,
-    base: Base | None,
+    based_on: Sequence[Base | None],
 ) -> None:
     """Refuse a smoke that no worker can run. Raises InvalidInput that names the field."""
     if options.preflight != "smoke":
@@ -151,7 +151,7 @@ def check_smoke(
             session,
             asked.executor,
             asked.ideator,
-            None if base is None else base.codebase,
+            based_on,
             allow_unisolated=options.allow_unisolated,
         )
         if fitting_class(session, need, asked.hardware_class, isolated=isolated) is None:
@@ -167,9 +167,13 @@ def check_smoke(
 
 
 def check_batch(
-    context: Context, request: BatchRequest, owner: str, base: Base | None = None
+    context: Context,
+    request: BatchRequest,
+    owner: str,
+    based_on: Sequence[Base | None] | None = None,
 ) -> Checked:
-    """Check all that the wire model cannot know. `base`: instead of what `request.base` names.
+    """Check all that the wire model cannot know. `based_on`: the base of each idea, if it is
+    known, instead of what the request names.
 
     Raises:
         InvalidInput: the environment, profile, executor, base or a client key is wrong.
@@ -177,16 +181,18 @@ def check_batch(
     """
     environment = known_environment(context, request.environment)
     environment.profile(request.profile)
-    base = base or bases.resolve(context, environment, request.base, owner)
+    if based_on is None:
+        default = bases.resolve(context, environment, request.base, owner)
+        based_on = bases.resolve_all(context, environment, request.ideas, owner, default)
     if request.executor != NO_MODEL:
         check_models(context, request.executor)
         check_cap(context, request.executor, owner, request.options)
-        check_smoke(context, environment, request, request.options, base)
+        check_smoke(context, environment, request, request.options, based_on)
     check_client_keys(request.ideas)
     _check_confirmed(context, request, environment, owner)
     _check_given(context, request, environment)
     context.store.check()
-    return Checked(environment, base)
+    return Checked(environment, based_on)
 
 
 def _check_confirmed(
@@ -302,7 +308,10 @@ def check_placement(context: Context, request: BatchRequest, checked: Checked) -
 
 
 def wants_isolation(
-    session: Session, request: BatchRequest, environment: Environment, base: Base | None
+    session: Session,
+    request: BatchRequest,
+    environment: Environment,
+    based_on: Sequence[Base | None],
 ) -> bool:
     """Whether code of the batch may be started in isolation alone."""
     is_own = all(idea.codebase == environment.codebase_hash for idea in request.ideas)
@@ -310,7 +319,7 @@ def wants_isolation(
         session,
         None if is_own else request.executor,
         None if is_own else request.ideator,
-        None if base is None else base.codebase,
+        based_on,
         allow_unisolated=request.options.allow_unisolated,
     )
 

@@ -94,7 +94,7 @@ def test_a_search_starts_from_a_base(service: ServiceProcess) -> None:
         search = json.loads(done.stdout)["data"]["search"]
         assert search["base"] == {"name": first.id, "codebase": first.codebase}
         batches = list(client.batches.list(search=search["id"]))
-        assert {batch.base and batch.base.codebase for batch in batches} == {first.codebase}
+        assert {base.codebase for b in batches for base in b.bases} == {first.codebase}
         found = [e for batch in batches for e in client.experiments.list(batch=batch.id)]
         assert all(e.against_baseline for e in found if e.state == "succeeded")
         assert any(e.state == "succeeded" for e in found)

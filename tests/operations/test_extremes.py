@@ -89,6 +89,7 @@ IDEA = {
     "client_key": "k",
     "operator": "seed",
     "parents": ["exp_1"],
+    "base": "baseline",
     "thinking": "t",
     "confirms": None,
     "codebase": None,

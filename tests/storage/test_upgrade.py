@@ -15,7 +15,7 @@ from sqlalchemy import select, text
 
 from assay.domain.rounding import shown
 from assay.domain.states import LIVE_ATTEMPT
-from assay.storage import schema, shapes
+from assay.storage import implementations, schema, shapes
 from assay.storage.database import Database, alembic_config
 from assay.storage.health import check_schema
 from assay.storage.opening import migrate
@@ -173,6 +173,35 @@ def rows(db: Database) -> dict[str, int]:
             table.name: session.execute(select(sa.func.count()).select_from(table)).scalar_one()
             for table in tables.sorted_tables
         }
+
+
+def test_ideas_get_the_base_of_their_batch(world: World) -> None:
+    """Also those whose batch is under way: what they change must not become the baseline."""
+    db = world.db
+    based = [world.experiments(world.submit("Count by two."))[0] for _ in range(2)]
+    based += world.experiments(plain := world.submit("Count by three.", "By four."))
+    ideas = [experiment.idea_id for experiment in based]
+    base = "b" * 64
+    with db.write() as session:
+        own = session.scalars(select(schema.Environment.codebase)).one()
+        for idea in ideas[:2]:
+            row = session.get_one(schema.Idea, idea)
+            row.base_id, row.base = base, "best"
+    db.dispose()
+    command.downgrade(alembic_config(db.url), "0011")
+    with db.read() as session:
+        listed = session.execute(text("SELECT id, base FROM batch")).all()
+        found: dict[str, str | None] = dict(listed)
+    assert {found.pop(plain)} == {None}
+    assert set(found.values()) == {"best"}
+    db.dispose()
+    db.migrate()
+    with db.read() as session:
+        rows = [session.get_one(schema.Idea, idea) for idea in ideas]
+        assert [row.base for row in rows] == ["best", "best", None, None]
+    with db.write() as session:
+        work = [implementations.begin(db, session, experiment.id) for experiment in based]
+    assert [each and each.base_codebase for each in work] == [base, base, own, own]
 
 
 # -- Processes of both versions side by side ------------------------------------------------------

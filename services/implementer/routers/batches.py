@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -69,19 +69,19 @@ def submit(
     key: str | None,
     *,
     dry_run: bool,
-    base: Base | None = None,
+    based_on: Sequence[Base | None] | None = None,
 ) -> Response:
     """Check and store a batch, once per idempotency key and endpoint. Returns the answer.
 
-    `base`: in place of what `request.base` names.
+    `based_on`: for each idea its base, in place of what the request names.
     """
     fingerprint = idempotency.fingerprint(endpoint, request.model_dump_json())
     done = None if dry_run else idempotency.replay(context.db, owner, key, fingerprint)
     if done is None:
-        checked = submission.check_batch(context, request, owner, base)
+        checked = submission.check_batch(context, request, owner, based_on)
         if dry_run:
             submission.check_placement(context, request, checked)
-            return JSONResponse(pricing.dry_run(context, request, checked.environment, owner))
+            return JSONResponse(pricing.dry_run(context, request, checked, owner))
         store = _storing(context, request, checked, owner)
         done = idempotency.once(context.db, owner, key, fingerprint, store)
         context.on_commit()
@@ -95,9 +95,9 @@ def _storing(
     context: Context, request: BatchRequest, checked: submission.Checked, owner: str
 ) -> Callable[[Session], tuple[int, dict[str, Any]]]:
     """What stores a checked batch, in a transaction, and gives the answer."""
-    environment, base = checked
+    environment, based_on = checked
     environment_id = submission.register(context, environment)
-    similar = novelty.find(context, request, environment.name, owner)
+    similar = novelty.find(context, request, environment.name, owner, based_on)
 
     def action(session: Session) -> tuple[int, dict[str, Any]]:
         submission.check_search(context, session, request.search, owner, request.executor)
@@ -108,10 +108,10 @@ def _storing(
             request.profile,
             request.hardware_class,
             request.conditions,
-            isolated=submission.wants_isolation(session, request, environment, base),
+            isolated=submission.wants_isolation(session, request, environment, based_on),
         )
         batch_id = batches.create(
-            context.db, session, request, owner, environment_id, on, similar, base=base
+            context.db, session, request, owner, environment_id, on, similar, based_on=based_on
         )
         batch = get(session, schema.Batch, batch_id, "batch")
         return 202, batch_body(context, session, batch).wire()

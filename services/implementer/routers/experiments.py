@@ -134,6 +134,7 @@ def retry(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> Respon
     with context.db.read() as session:
         row = owned_experiment(session, experiment_id, owner)
         batch = get(session, schema.Batch, row.batch_id, "batch")
+        base = base_of(get(session, schema.Idea, row.idea_id, "idea"))
     environment = submission.known_environment(context, batch.environment_id)
     context.store.check()
     with context.write() as session:
@@ -143,7 +144,7 @@ def retry(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> Respon
                 session,
                 batch.executor,
                 batch.ideator,
-                batch.base_id,
+                [base],
                 allow_unisolated=caps.options_of(batch).allow_unisolated,
             )
             conditions.choose(
@@ -215,10 +216,10 @@ def confirm(
     with context.db.read() as session:
         rows = [owned_experiment(session, id_, owner) for id_ in (experiment_id, *request.beside)]
         wanted = confirmation(session, rows, request)
-        own = base_of(get(session, schema.Batch, rows[0].batch_id, "batch"))
-    base = own if request.base is None else None
+        own = [base_of(get(session, schema.Idea, row.idea_id, "idea")) for row in rows]
     endpoint = f"POST /v1/experiments/{experiment_id}/confirm"
-    return submit(endpoint, wanted, context, owner, key, dry_run=dry_run, base=base)
+    based_on = own if request.base is None else None
+    return submit(endpoint, wanted, context, owner, key, dry_run=dry_run, based_on=based_on)
 
 
 @router.post(
@@ -268,8 +269,9 @@ def diff(
             )
         batch = get(session, schema.Batch, row.batch_id, "batch")
         before = get(session, schema.Environment, batch.environment_id, "environment").codebase
-        if against == "base" and batch.base_id is not None:
-            before = batch.base_id
+        base = base_of(get(session, schema.Idea, row.idea_id, "idea"))
+        if against == "base" and base is not None:
+            before = base.codebase
     return unified_diff(
         environments.get_codebase(context.store, before),
         environments.get_codebase(context.store, row.codebase_id),

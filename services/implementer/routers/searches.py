@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -32,7 +32,7 @@ from assay.domain.states import SearchState
 from assay.environments.catalog import Environment
 from assay.llm import ModelName, Usage, price
 from assay.storage import conditions, ideator_calls, idempotency, schema, searches
-from assay.storage.bases import base_of, needs_sandbox
+from assay.storage.bases import Base, base_of, needs_sandbox
 from assay.storage.batches import Similar
 from assay.storage.rows import get
 from services.implementer import bases, novelty, submission
@@ -383,11 +383,21 @@ def put_epoch(
 ) -> Response:
     """Store the ideas of the next epoch, before they are submitted."""
     submission.check_epoch(request)
+    _check_bases(context, search_id, request, owner)
     with context.write() as session:
         owned_search(session, search_id, owner)
         is_new = searches.put_epoch(context.db, session, search_id, number, request)
         body = epoch_body(searches.epoch(session, search_id, number)).wire()
     return JSONResponse(body, 201 if is_new else 200)
+
+
+def _check_bases(context: Context, search_id: str, request: EpochRequest, owner: str) -> None:
+    """Refuse ideas with a base that cannot be changed, before an epoch holds them."""
+    with context.db.read() as session:
+        search = owned_search(session, search_id, owner)
+    if any(idea.base is not None for idea in request.ideas):
+        environment = submission.known_environment(context, search.environment_id)
+        bases.resolve_all(context, environment, request.ideas, owner, base_of(search))
 
 
 @router.post(
@@ -411,7 +421,7 @@ def submit_epoch(
     chosen = options or BatchOptions()
     submission.check_cap(context, search.executor, owner, chosen)
     context.store.check()
-    similar = _prepare(context, search, number, chosen, environment)
+    similar, based_on = _prepare(context, search, number, chosen, environment)
     with context.write() as session:
         # What a search learns from is compared with what it finds later.
         on = conditions.of_search(session, search_id) or conditions.choose(
@@ -424,16 +434,23 @@ def submit_epoch(
                 session,
                 search.executor,
                 search.ideator,
-                search.base_id,
+                based_on,
                 allow_unisolated=chosen.allow_unisolated,
             ),
         )
         batch_id, is_new = searches.submit_epoch(
-            context.db, session, search_id, number, chosen, on, similar
+            context.db, session, search_id, number, chosen, on, similar, based_on
         )
         body = batch_body(context, session, get(session, schema.Batch, batch_id, "batch"))
     headers = {"Location": body.links.self}
     return JSONResponse(body.wire(), 202 if is_new else 200, headers)
+
+
+class _Prepared(NamedTuple):
+    """For each idea of an epoch, the earlier ones in nearly its words, and its base."""
+
+    similar: list[list[Similar]]
+    based_on: list[Base | None]
 
 
 def _prepare(
@@ -442,12 +459,16 @@ def _prepare(
     number: int,
     options: BatchOptions,
     environment: Environment,
-) -> list[list[Similar]]:
-    """Check what is about to be submitted; for each idea, the earlier ones in nearly its words."""
+) -> _Prepared:
+    """Check what is about to be submitted."""
     with context.db.read() as session:
         epoch = session.get(schema.Epoch, (search.id, number))
     if epoch is None or epoch.batch_id is not None:
-        return []  # which is refused, or done
-    submission.check_smoke(context, environment, search, options, base_of(search))
+        return _Prepared([], [])  # which is refused, or done
     request = searches.epoch_request(search, epoch, options)
-    return novelty.find(context, request, environment.name, search.owner)
+    based_on = bases.resolve_all(
+        context, environment, request.ideas, search.owner, base_of(search)
+    )
+    submission.check_smoke(context, environment, search, options, based_on)
+    similar = novelty.find(context, request, environment.name, search.owner, based_on)
+    return _Prepared(similar, based_on)

@@ -54,7 +54,9 @@ def agreement_bodies(
 
 def _agreement(session: Session, row: schema.Experiment, reproduced: str) -> AgreementBody:
     original = get(session, schema.Experiment, reproduced, "experiment")
-    stats = BaselineStats.of(session, get(session, schema.Batch, original.batch_id, "batch"))
+    batch = get(session, schema.Batch, original.batch_id, "batch")
+    base = get(session, schema.Idea, original.idea_id, "idea").base_id
+    stats = BaselineStats.of_all(session, batch, [base])[base]
     before = {seed: found.scored for seed, found in _seeds(session, reproduced).items()}
     now = _seeds(session, row.id)
     old = {seed: scored for seed, scored in before.items() if scored is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 from sqlalchemy import ColumnElement, case, func, select
@@ -23,7 +24,8 @@ from assay.contracts.environment import MetricSpec
 from assay.domain.metrics import Direction, Judged, is_better
 from assay.domain.rounding import shown, whole
 from assay.domain.states import ExperimentState
-from assay.storage import caps, disclosure, repairs, schema, waiting
+from assay.storage import bases, caps, disclosure, repairs, schema, waiting
+from assay.storage.bases import Base
 from assay.storage.calls import Payer
 from services.implementer.context import Context
 from services.implementer.views.calls import usage
@@ -32,8 +34,9 @@ from services.implementer.views.verdicts import BaselineStats
 
 def batch_body(context: Context, session: Session, batch: schema.Batch) -> BatchBody:
     """A batch with its counts, funnel, usage, baseline and best result."""
-    stats = BaselineStats.of_environment(session, batch)
-    baseline = stats.exact
+    of_batch = bases.of_batch(session, batch.id)
+    stats = BaselineStats.of_all(session, batch, [None, *(base.codebase for base in of_batch)])
+    baseline, own = stats[None].exact, stats[None]
     counts, funnel = _counts(session, batch.id)
     path = f"/v1/batches/{batch.id}"
     return BatchBody(
@@ -53,15 +56,15 @@ def batch_body(context: Context, session: Session, batch: schema.Batch) -> Batch
         caps=_caps(context, session, batch),
         not_done=_not_done(session, batch.id),
         waits_for=_waits_for(context, session, batch),
-        base=_measured_base(session, batch),
+        bases=_measured_bases(of_batch, stats),
         baseline=BaselineSummary(
             mean=shown(baseline.mean) if baseline else None,
             spread=shown(baseline.spread) if baseline and baseline.n > 1 else None,
             n=baseline.n if baseline else 0,
-            pending=stats.pending,
-            failed=stats.failed,
+            pending=own.pending,
+            failed=own.failed,
         ),
-        best=best(session, [batch.id], stats.metric),
+        best=best(session, [batch.id], own.metric),
         options=caps.options_of(batch),
         search=batch.search_id,
         epoch=batch.epoch,
@@ -74,28 +77,32 @@ def batch_body(context: Context, session: Session, batch: schema.Batch) -> Batch
     )
 
 
-def base_body(row: schema.Batch | schema.Search) -> BaseBody | None:
-    """The base of a batch or search, if it has one."""
+def base_body(row: schema.Idea | schema.Search) -> BaseBody | None:
+    """The base of an idea or search, if it has one."""
     return None if row.base_id is None else BaseBody(name=row.base, codebase=row.base_id)
 
 
-def _measured_base(session: Session, batch: schema.Batch) -> MeasuredBaseBody | None:
-    if batch.base_id is None:
-        return None
-    # An idea chose its code, so only rounded results may be averaged.
-    stats = BaselineStats.of(session, batch)
-    found = stats.rounded
-    return MeasuredBaseBody(
-        name=batch.base,
-        codebase=batch.base_id,
-        measured=BaselineSummary(
-            mean=shown(found.mean) if found else None,
-            spread=shown(found.spread) if found and found.n > 1 else None,
-            n=found.n if found else 0,
-            pending=stats.pending,
-            failed=stats.failed,
-        ),
-    )
+def _measured_bases(
+    of_batch: Sequence[Base], stats: Mapping[str | None, BaselineStats]
+) -> list[MeasuredBaseBody]:
+    bodies = []
+    for base in of_batch:
+        of_base = stats[base.codebase]
+        found = of_base.rounded  # an idea chose its code, so no exact results may be averaged
+        bodies.append(
+            MeasuredBaseBody(
+                name=base.name,
+                codebase=base.codebase,
+                measured=BaselineSummary(
+                    mean=shown(found.mean) if found else None,
+                    spread=shown(found.spread) if found and found.n > 1 else None,
+                    n=found.n if found else 0,
+                    pending=of_base.pending,
+                    failed=of_base.failed,
+                ),
+            )
+        )
+    return bodies
 
 
 def _counts(session: Session, batch_id: str) -> tuple[Counts, Funnel]:

@@ -119,6 +119,7 @@ class _Confirming:
 def _later(session: Session, rows: Sequence[schema.Experiment]) -> set[str]:
     """Those of the experiments that confirm a codebase on other seeds than the first that did."""
     table, batch, link = schema.Experiment, schema.Batch, schema.ExperimentMeasurement
+    idea = schema.Idea
     # One that was cancelled counts if some seed was seen: it may have been cancelled for that.
     has_result = (
         select(schema.Result.measurement_id)
@@ -133,10 +134,11 @@ def _later(session: Session, rows: Sequence[schema.Experiment]) -> set[str]:
             batch.environment_id,
             batch.profile,
             table.codebase_id,
-            batch.base_id,
+            idea.base_id,
             batch.options["seeds"].as_json(),
         )
         .join(batch, batch.id == table.batch_id)
+        .join(idea, idea.id == table.idea_id)
         .where(
             table.codebase_id.in_({row.codebase_id for row in rows if row.codebase_id}),
             or_(table.state != ExperimentState.CANCELLED.value, has_result),

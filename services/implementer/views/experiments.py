@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -47,26 +47,31 @@ def plain_bodies(session: Session, rows: Sequence[schema.Experiment]) -> list[Ex
 
     What confirmations say of them is added by `confirmations.experiment_bodies`.
     """
-    compared = {
-        batch_id: _Compared.of(session, get(session, schema.Batch, batch_id, "batch"))
-        for batch_id in {row.batch_id for row in rows}
-    }
     related = _Related.of(session, rows)
-    return [_body(row, compared[row.batch_id], related) for row in rows]
+    wanted: dict[str, set[str | None]] = defaultdict(lambda: {None})
+    for row in rows:
+        wanted[row.batch_id].add(related.ideas[row.idea_id].base_id)
+    stats = {
+        batch_id: BaselineStats.of_all(session, get(session, schema.Batch, batch_id, "batch"), of)
+        for batch_id, of in wanted.items()
+    }
+    return [
+        _body(row, _Compared.of(related.ideas[row.idea_id], stats[row.batch_id]), related)
+        for row in rows
+    ]
 
 
 class _Compared(NamedTuple):
-    """What the experiments of a batch are compared with; without a base, the baseline alone."""
+    """What an experiment is compared with; without a base, the baseline alone."""
 
     stats: BaselineStats
     base: BaseBody | None
     baseline: BaselineStats | None
 
     @classmethod
-    def of(cls, session: Session, batch: schema.Batch) -> _Compared:
-        base = base_body(batch)
-        baseline = None if base is None else BaselineStats.of_environment(session, batch)
-        return cls(BaselineStats.of(session, batch), base, baseline)
+    def of(cls, idea: schema.Idea, stats: Mapping[str | None, BaselineStats]) -> _Compared:
+        base = base_body(idea)
+        return cls(stats[idea.base_id], base, None if base is None else stats[None])
 
 
 class _Measured(NamedTuple):

@@ -1,9 +1,9 @@
-"""The baseline or base of a batch, and what the API says of a result beside it."""
+"""The baseline and the bases of a batch, and what the API says of a result beside them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -23,7 +23,7 @@ from assay.storage.rows import get
 
 @dataclass(frozen=True)
 class BaselineStats:
-    """What the experiments of a batch are compared with.
+    """What experiments are compared with.
 
     `exact` decides verdicts. Every number that is shown is computed from `rounded`, which is made
     of results as they are shown, so that it tells no more about them. Both are None without a
@@ -47,36 +47,41 @@ class BaselineStats:
         return self.metric.deciding(self.kind)
 
     @classmethod
-    def of(cls, session: Session, batch: schema.Batch) -> BaselineStats:
-        """What `comparison` is with: the base of a batch, else its environment's baseline."""
-        return cls._of(session, batch, batch.base_id)
-
-    @classmethod
     def of_environment(cls, session: Session, batch: schema.Batch) -> BaselineStats:
         """The baseline of a batch's environment: the seeds it asked for, under its conditions."""
-        return cls._of(session, batch, None)
+        return cls.of_all(session, batch, [None])[None]
 
     @classmethod
-    def _of(cls, session: Session, batch: schema.Batch, codebase: str | None) -> BaselineStats:
+    def of_all(
+        cls, session: Session, batch: schema.Batch, bases: Collection[str | None]
+    ) -> dict[str | None, BaselineStats]:
+        """The bases of a batch's ideas by codebase, None for its environment's baseline: the seeds
+        that the batch asked for, under its conditions. The number of queries is fixed."""
         environment = get(session, schema.Environment, batch.environment_id, "environment")
         manifest = environments.manifest(session, batch.environment_id)
         kind = MeasurementKind(batch.kind).baseline
         seeds = baselines.seeds_of(manifest.profiles[batch.profile], batch.options, kind)
         on = conditions.of_batch(session, batch)
-        where = (session, environment, batch.profile, on, seeds, kind, codebase)
-        scores, progress = measurements.baseline_scores(*where), baselines.progress(*where)
-        return cls(
-            metric=manifest.metric,
-            kind=kind,
-            scores=scores,
-            exact=_exact(scores),
-            rounded=_rounded(scores),
-            pending=len(progress.pending),
-            failed=len(progress.failed),
-            fit=fits.latest(session, environment.id, batch.profile, on),
-            asked_at=batch.created_at,
-            on=on,
-        )
+        codebases = {base: base or environment.codebase for base in bases}
+        wanted = set(codebases.values())
+        where = (session, environment, batch.profile, on, wanted, seeds, kind)
+        scores, progress = measurements.scores_of(*where), baselines.progress_of(*where)
+        fit = fits.latest(session, environment.id, batch.profile, on)
+        return {
+            base: cls(
+                metric=manifest.metric,
+                kind=kind,
+                scores=scores[codebase],
+                exact=_exact(scores[codebase]),
+                rounded=_rounded(scores[codebase]),
+                pending=len(progress[codebase].pending),
+                failed=len(progress[codebase].failed),
+                fit=fit,
+                asked_at=batch.created_at,
+                on=on,
+            )
+            for base, codebase in codebases.items()
+        }
 
     @classmethod
     def instead(

@@ -146,10 +146,11 @@ def _check(client: Client, out: Output, request: BatchRequest) -> None:
     from assay.analysis.text import counted
 
     said = client.batches.check(request)
-    hours = said.get("gpu_hours")
+    hours, bases = said.get("gpu_hours"), int(said.get("base_measurements", 0))
     parts = [
         f"would submit {counted(len(request.ideas), 'idea')}",
         counted(int(said.get("measurements", 0)), "measurement"),
+        *([f"at most {counted(bases, 'measurement')} of bases"] if bases else []),
         *([] if hours is None else [f"at most {hours:g} GPU-hours"]),
     ]
     lines = [", ".join(parts)]
@@ -345,9 +346,9 @@ def summary(batch: BatchBody, unit: str) -> list[RenderableType]:
         f"submitted {funnel.submitted} → patched {funnel.patched} → started {funnel.started} "
         f"→ scored {funnel.scored}",
     ]
-    if batch.base is not None:
-        name = batch.base.name or batch.base.codebase[:12]
-        lines.append(f"base {name}: {_measured(batch.base.measured, unit)}")
+    for base in batch.bases:
+        name = base.name or base.codebase[:12]
+        lines.append(f"base {name}: {_measured(base.measured, unit)}")
     if batch.baseline is not None:
         lines.append(f"baseline {_measured(batch.baseline, unit)}")
     lines += filter(None, [_provisional(batch)])
@@ -385,12 +386,16 @@ def _provisional(batch: BatchBody) -> str | None:
 
     parts = {
         "baseline": batch.baseline.pending if batch.baseline else 0,
-        "base": batch.base.measured.pending if batch.base else 0,
+        _bases(batch): sum(base.measured.pending for base in batch.bases),
     }
     pending = [f"{counted(n, 'seed')} of the {name}" for name, n in parts.items() if n]
     if not pending or batch.best is None:
         return None
     return f"verdicts are provisional: {' and '.join(pending)} to come"
+
+
+def _bases(batch: BatchBody) -> str:
+    return "base" if len(batch.bases) == 1 else "bases"
 
 
 def _cap(cap: CapBody) -> str:

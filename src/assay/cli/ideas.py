@@ -1,6 +1,6 @@
 """Read ideas from a file.
 
-`.jsonl`: one object per line, {"text": …, "client_key"?: …, "operator"?, "parents"?, "thinking"?};
+`.jsonl`: one object per line, {"text": …, "client_key"?: …, "operator"?, "parents"?, "base"?, …};
 `.json`: a list of such objects or of strings; `.txt`, `.md`: one or more `[Experiment] … [End]`.
 """
 

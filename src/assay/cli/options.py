@@ -29,7 +29,9 @@ Conditions = Annotated[
 ]
 Base = Annotated[
     str | None,
-    typer.Option(help="What ideas change: a name of `assay env bases`, an experiment, or a hash."),
+    typer.Option(
+        help="What ideas that name no base change: as `assay env bases`, an experiment, a hash."
+    ),
 ]
 Samples = Annotated[int, typer.Option(help="Diffs per idea, at most.")]
 Revisions = Annotated[int, typer.Option(help="Self-revisions per sample.")]

@@ -30,6 +30,9 @@ BaselineSeeds = Annotated[int, Field(ge=0, le=64), READ_INTEGER]
 MAX_SEEDS = 64
 MAX_IDEA_BYTES = 64 * 1024
 MAX_IDEAS = 10_000
+#: Distinct bases of a batch, at most: each is measured on all seeds of the baseline, which are 20
+#: of a profile without GPUs.
+MAX_BASES = 32
 #: Characters of what a model thought before it wrote an idea.
 MAX_THINKING = 512 << 10
 
@@ -58,6 +61,12 @@ class IdeaRequest(Request):
     operator: Operator = "seed"
     parents: Items[ShortName] = Field(
         [], max_length=64, description="Experiments this idea builds on."
+    )
+    base: ShortName | None = Field(
+        None,
+        description="The codebase that this idea changes and is compared with, named as the "
+        "`base` of a batch, which it overrides; `baseline` for the environment's own. An "
+        "experiment that is named here becomes one of the `parents`.",
     )
     thinking: Annotated[Text, Field(max_length=MAX_THINKING)] | None = Field(
         None, description="Kept beside the idea; never executed."
@@ -172,9 +181,10 @@ class BatchRequest(Request):
     )
     base: ShortName | None = Field(
         None,
-        description="The codebase that the ideas change, and are compared with: a name of "
-        "`GET /v1/environments/{name}/bases`, an experiment of yours, or the hash of a codebase. "
-        "By default the environment's own (`baseline`).",
+        description="The codebase that ideas without a `base` of their own change, and are "
+        "compared with: a name of `GET /v1/environments/{name}/bases`, an experiment of yours "
+        "that has a result, or the hash of a codebase. By default the environment's own "
+        "(`baseline`).",
     )
     options: BatchOptions = BatchOptions()
     search: ShortName | None = Field(
@@ -270,9 +280,10 @@ class BatchBody(Resource):
         description="Why queued measurements are not started: a pause after a fault of the host, "
         "or no worker. Empty if they only wait for others to end.",
     )
-    base: MeasuredBaseBody | None = Field(
-        None,
-        description="The codebase that its ideas change; null for the environment's own.",
+    bases: list[MeasuredBaseBody] = Field(
+        [],
+        description="The codebases that its ideas change, other than the environment's own, in "
+        "the order of the ideas.",
     )
     baseline: BaselineSummary | None
     best: BestSummary | None
@@ -286,9 +297,9 @@ class BatchBody(Resource):
 
     @property
     def seeds_to_come(self) -> int:
-        """How many seeds of the baseline, and of the base, are still to come."""
-        base = self.base.measured.pending if self.base else 0
-        return base + (self.baseline.pending if self.baseline else 0)
+        """How many seeds of the baseline, and of the bases, are still to come."""
+        bases = sum(base.measured.pending for base in self.bases)
+        return bases + (self.baseline.pending if self.baseline else 0)
 
 
 class BaselineSummary(Resource):
@@ -312,7 +323,7 @@ class BaseBody(Resource):
 
 
 class MeasuredBaseBody(BaseBody):
-    """The base of a batch, as far as it is measured on the seeds of the baseline."""
+    """A base of a batch, as far as it is measured on the seeds of the baseline."""
 
     measured: BaselineSummary
 
@@ -327,7 +338,7 @@ class BestSummary(Resource):
 class ComparisonBody(Resource):
     """A result against a baseline. Positive effects are improvements in either direction.
 
-    The `comparison` of a batch with a base is with that base: it is what `baseline` means here.
+    The `comparison` of an idea with a base is with that base: it is what `baseline` means here.
     """
 
     baseline_mean: float
@@ -412,8 +423,8 @@ class ConfirmRequest(Request):
     )
     base: ShortName | None = Field(
         None,
-        description="What to compare them with, as in a batch; by default what their own batch "
-        "was. With `baseline`, the environment's own codebase.",
+        description="What to compare them with, as in a batch; by default each with its own "
+        "base. With `baseline`, the environment's own codebase.",
     )
 
 
@@ -428,7 +439,7 @@ class ConfirmationBody(Resource):
     comparison: ComparisonBody | None = Field(
         description="Beside the baseline on the same split, or beside `base` if there is one."
     )
-    base: BaseBody | None = Field(None, description="What it was compared with, as of a batch.")
+    base: BaseBody | None = Field(None, description="What it was compared with, as of an idea.")
     against_baseline: ComparisonBody | None = Field(
         None, description="With a base: beside the environment's own codebase."
     )

@@ -406,18 +406,20 @@ class _Loop:
 
     def _base_reward(self, base: BaseBody) -> float:
         """The reward of the search's base, once all its measurements have finished."""
-        batch = self._client.batches.get(self._batches[0].id)
-        while batch.base is not None and batch.base.measured.pending:
+        while True:
+            batch = self._client.batches.get(self._batches[0].id)
+            same = (each.measured for each in batch.bases if each.codebase == base.codebase)
+            found = next(same, None)
+            if found is None or not found.pending:
+                break
             self._client.sleep(BASELINE_POLL_SECONDS)
-            batch = self._client.batches.get(batch.id)
-        found = None if batch.base is None else batch.base.measured.mean
-        if found is None:
+        if found is None or found.mean is None:
             raise SearchError(
                 f"no measurement of the base {base.name or base.codebase} succeeded, so nothing "
                 "can be compared with it; start a search with another base",
                 code="baseline_failed",
             )
-        return reward(self._setting.environment.reward, found)
+        return reward(self._setting.environment.reward, found.mean)
 
     def _default_seeds(self) -> int:
         profiles = self._setting.environment.profiles

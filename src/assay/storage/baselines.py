@@ -9,14 +9,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, or_, select, update
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.environment import Profile
 from assay.domain.conditions import Conditions
 from assay.domain.states import TERMINAL_MEASUREMENT, MeasurementKind, MeasurementState
 from assay.domain.usage import REFERENCE_RUNS
-from assay.storage import conditions, environments, schema
+from assay.storage import bases, conditions, environments, schema
 from assay.storage.rows import get
 from assay.storage.types import clock
 
@@ -72,7 +72,7 @@ def seeds_with_ideas(
 
 
 def hasten(session: Session, batch: schema.Batch) -> None:
-    """Queue what is left of a batch's baseline, and of its base, as if asked for now.
+    """Queue what is left of a batch's baseline, and of its bases, as if asked for now.
 
     Called when the ideas of the batch are done, so that it waits for nothing else. What waits at
     its priority already goes first; later batches cannot overtake for ever.
@@ -85,14 +85,14 @@ def hasten(session: Session, batch: schema.Batch) -> None:
     kind = MeasurementKind(batch.kind).baseline
     priority = options.get("priority", 0)
     table, on = schema.Measurement, conditions.of_batch(session, batch)
-    both = [
-        and_(*is_baseline(environment, batch.profile, on, kind, codebase))
-        for codebase in {environment.codebase, batch.base_id or environment.codebase}
-    ]
+    codebases = {
+        environment.codebase,
+        *(base.codebase for base in bases.of_batch(session, batch.id)),
+    }
     waiting = session.scalars(
         select(table.id)
         .where(
-            or_(*both),
+            *is_baseline(environment, batch.profile, on, kind, codebases),
             table.seed.in_(seeds_of(manifest.profiles[batch.profile], options, kind)),
             table.state == MeasurementState.QUEUED.value,
             table.priority < priority,
@@ -108,12 +108,12 @@ def hasten(session: Session, batch: schema.Batch) -> None:
 
 
 def is_of_base(session: Session, row: schema.Measurement) -> bool:
-    """Whether a batch compares its ideas with this measurement of its base."""
-    table = schema.Batch
+    """Whether a batch compares ideas with this measurement of their base."""
+    table, idea = schema.Batch, schema.Idea
     for batch in session.scalars(
         select(table)
         .where(
-            table.base_id == row.codebase_id,
+            table.id.in_(select(idea.batch_id).where(idea.base_id == row.codebase_id)),
             table.environment_id == row.environment_id,
             table.profile == row.profile,
         )
@@ -141,9 +141,22 @@ def progress(
     on: Conditions,
     seeds: Collection[int] | None = None,
     kind: MeasurementKind = MeasurementKind.SCORE,
-    codebase: str | None = None,
 ) -> Progress:
-    """Return how far a baseline is, or a base (`codebase`); on these seeds only, if given.
+    """Return how far a baseline is; on these seeds only, if given."""
+    own = environment.codebase
+    return progress_of(session, environment, profile, on, [own], seeds, kind)[own]
+
+
+def progress_of(
+    session: Session,
+    environment: schema.Environment,
+    profile: str,
+    on: Conditions,
+    codebases: Collection[str],
+    seeds: Collection[int] | None = None,
+    kind: MeasurementKind = MeasurementKind.SCORE,
+) -> dict[str, Progress]:
+    """Return how far each of these codebases is, baseline or base; on these seeds only, if given.
 
     The newest measurement of a seed counts: one that is measured again is to come.
     """
@@ -151,22 +164,28 @@ def progress(
     query = (
         select(table, schema.Result.measurement_id)
         .outerjoin(schema.Result, schema.Result.measurement_id == table.id)
-        .where(*is_baseline(environment, profile, on, kind, codebase))
+        .where(*is_baseline(environment, profile, on, kind, codebases))
         .order_by(table.seed, table.replicate)
     )
     if seeds is not None:
         query = query.where(table.seed.in_(seeds))
-    newest: dict[int, schema.Measurement] = {}
-    measured: set[int] = set()
+    newest: dict[tuple[str, int], schema.Measurement] = {}
+    measured: set[tuple[str, int]] = set()
     for row, result in session.execute(query):
-        newest[row.seed] = row
+        newest[row.codebase_id, row.seed] = row
         if result is not None:
-            measured.add(row.seed)
-    missing = [row for seed, row in newest.items() if seed not in measured]
-    return Progress(
-        [row.seed for row in missing if row.state not in _TERMINAL],
-        [row for row in missing if row.state == MeasurementState.FAILED.value],
-    )
+            measured.add((row.codebase_id, row.seed))
+    found: dict[str, list[schema.Measurement]] = {codebase: [] for codebase in codebases}
+    for key, row in newest.items():
+        if key not in measured:
+            found[row.codebase_id].append(row)
+    return {
+        codebase: Progress(
+            [row.seed for row in missing if row.state not in _TERMINAL],
+            [row for row in missing if row.state == MeasurementState.FAILED.value],
+        )
+        for codebase, missing in found.items()
+    }
 
 
 def is_baseline(
@@ -174,12 +193,12 @@ def is_baseline(
     profile: str,
     on: Conditions,
     kind: MeasurementKind = MeasurementKind.SCORE,
-    codebase: str | None = None,
+    codebases: Collection[str] = (),
 ) -> tuple[ColumnElement[bool], ...]:
-    """Return what selects the measurements of a baseline, or of a base if `codebase` names one."""
+    """Return what selects the measurements of a baseline, or of other `codebases` if given."""
     table = schema.Measurement
     return (
-        table.codebase_id == (codebase or environment.codebase),
+        table.codebase_id.in_(codebases or [environment.codebase]),
         table.environment_id == environment.id,
         table.profile == profile,
         *conditions.selected(table, on),

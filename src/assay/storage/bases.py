@@ -1,21 +1,24 @@
 """Bases: codebases other than the environment's own that ideas change, and their names.
 
 A name is given to a confirmed result (`Promotion`). It belongs to one version of an environment,
-and to all owners of the service. Batches and searches store the codebase that was meant when they
+and to all owners of the service. Ideas and searches store the codebase that was meant when they
 were submitted, so a later promotion changes none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from assay.domain.isolation import needs_isolation
 from assay.storage import schema
 from assay.storage.database import Database
+
+#: Ids of experiments begin so, and promoted names do not.
+EXPERIMENT = "exp_"
 
 
 @dataclass(frozen=True)
@@ -26,9 +29,30 @@ class Base:
     name: str | None = None
 
 
-def base_of(row: schema.Batch | schema.Search) -> Base | None:
-    """The base of a batch or search; None if its ideas change the environment's own code."""
+def base_of(row: schema.Idea | schema.Search) -> Base | None:
+    """Return the base of an idea or search; None for the environment's own code."""
     return None if row.base_id is None else Base(row.base_id, row.base)
+
+
+def distinct(bases: Iterable[Base | None]) -> list[Base]:
+    """Return the first base of each codebase, in order."""
+    found: dict[str, Base] = {}
+    for base in bases:
+        if base is not None:
+            found.setdefault(base.codebase, base)
+    return list(found.values())
+
+
+def of_batch(session: Session, batch_id: str) -> list[Base]:
+    """Return the distinct bases of a batch's ideas, in the order of the ideas."""
+    idea = schema.Idea
+    rows = session.execute(
+        select(idea.base_id, idea.base)
+        .where(idea.batch_id == batch_id, idea.base_id.is_not(None))
+        .group_by(idea.base_id, idea.base)
+        .order_by(func.min(idea.position))
+    )
+    return distinct(Base(codebase, name) for codebase, name in rows if codebase is not None)
 
 
 def holder(session: Session, environment_id: str, name: str) -> schema.Promotion | None:
@@ -84,46 +108,52 @@ def promote(
 
 
 def all_bases(session: Session) -> set[tuple[str, str]]:
-    """Every environment's bases, as pairs of their ids: promoted, or of a batch or search."""
+    """Every environment's bases, as pairs of their ids: promoted, or of an idea or search."""
     promotion, batch, search = schema.Promotion, schema.Batch, schema.Search
-    promoted = select(promotion.environment_id, promotion.codebase_id).distinct()
-    found = {(environment, codebase) for environment, codebase in session.execute(promoted)}
-    for table in (batch, search):
-        named = select(table.environment_id, table.base_id).where(table.base_id.is_not(None))
-        rows = session.execute(named.distinct())
-        found |= {(environment, base) for environment, base in rows if base is not None}
-    return found
+    idea = schema.Idea
+    promoted = select(promotion.environment_id, promotion.codebase_id)
+    of_searches = select(search.environment_id, search.base_id)
+    of_ideas = select(batch.environment_id, idea.base_id).join(idea, idea.batch_id == batch.id)
+    rows = [
+        *session.execute(promoted.distinct()),
+        *session.execute(of_searches.where(search.base_id.is_not(None)).distinct()),
+        *session.execute(of_ideas.where(idea.base_id.is_not(None)).distinct()),
+    ]
+    return {(environment, codebase) for environment, codebase in rows if codebase is not None}
 
 
 def needs_sandbox(
     session: Session,
     executor: str | None,
     ideator: str | None,
-    base: str | None,
+    bases: Iterable[Base | None],
     *,
     allow_unisolated: bool,
 ) -> bool:
-    """Whether code that is made from a base may be started in isolation alone.
+    """Whether code that is made from any of these bases may be started in isolation alone.
 
-    `executor`: None if there is none but the environment's own code to run. `base`: its codebase;
-    None for the environment's own. A codebase holds what it was made from, so it needs isolation
-    if a model wrote, or somebody uploaded, anything in its lineage.
+    `executor`: None if there is none but the environment's own code to run. A base is None for
+    the environment's own code. A codebase holds what it was made from, so it needs isolation if a
+    model wrote, or somebody uploaded, anything in its lineage.
     """
     if executor and needs_isolation(executor, ideator, allow_unisolated=allow_unisolated):
         return True
-    return base is not None and not allow_unisolated and is_untrusted(session, base)
+    if allow_unisolated:
+        return False
+    return any(is_untrusted(session, base.codebase) for base in distinct(bases))
 
 
 def is_untrusted(session: Session, codebase: str) -> bool:
     """Whether a model wrote part of a codebase, or it was uploaded, as far as is on record."""
-    batch, experiment = schema.Batch, schema.Experiment
+    batch, experiment, idea = schema.Batch, schema.Experiment, schema.Idea
     waiting, seen = {codebase}, set[str]()
     while waiting:
         one = waiting.pop()
         seen.add(one)
         makers = session.execute(
-            select(batch.executor, batch.ideator, batch.base_id)
+            select(batch.executor, batch.ideator, idea.base_id)
             .join(experiment, experiment.batch_id == batch.id)
+            .join(idea, idea.id == experiment.idea_id)
             .where(experiment.codebase_id == one)
             .distinct()
         ).all()

@@ -31,7 +31,7 @@ from assay.storage import (
     repairs,
     schema,
 )
-from assay.storage.bases import Base, base_of
+from assay.storage.bases import EXPERIMENT, Base, base_of
 from assay.storage.database import Database
 from assay.storage.measurements import Identity, Terms
 from assay.storage.outbox import Topic, post
@@ -61,15 +61,16 @@ def create(
     kind: MeasurementKind | None = None,
     retries: str | None = None,
     reproduces: str | None = None,
-    base: Base | None = None,
+    based_on: Sequence[Base | None] = (),
 ) -> str:
     """Store a batch with its ideas and experiments, and ask for the baseline. Returns its id.
 
     `similar`: for each idea, earlier ones in nearly the same words. `kind`: of the measurements
     that decide its experiments; if None, as the request says. `retries`: the failed experiment
     whose codebase the ideas measure again. `reproduces`: the experiment whose measurements they
-    repeat. `base`: what `request.base` stands for; the ideas change it, and it is measured on the
-    seeds of the baseline, too.
+    repeat. `based_on`: for each idea, what its base stands for, None for the environment's own
+    code. Each base is measured on the seeds of the baseline, too. Without `based_on`, all ideas
+    change the environment's own code, whatever the request names.
     """
     now = db.now(session)
     kind = kind or kind_of(request)
@@ -87,8 +88,6 @@ def create(
         labels=dict(request.metadata),
         search_id=request.search,
         epoch=request.epoch,
-        base_id=base and base.codebase,
-        base=base and base.name,
         state=BatchState.RUNNING.value,
         version=1,
         created_at=now,
@@ -96,11 +95,19 @@ def create(
     session.add(batch)
     session.flush()
     given = {idea.codebase for idea in request.ideas if idea.codebase}
-    for codebase in sorted(given | ({base.codebase} if base else set())):
+    distinct = bases.distinct(based_on)
+    for codebase in sorted(given.union(base.codebase for base in distinct)):
         # Locked until the row that names it is stored, or it could be collected as garbage.
         environments.keep_codebase(db, session, codebase, environment_id)
-    alike = similar or [()] * len(request.ideas)
-    _add_experiments(session, batch, request, alike, retries=retries, reproduces=reproduces)
+    _add_experiments(
+        session,
+        batch,
+        request,
+        similar or [()] * len(request.ideas),
+        based_on or [None] * len(request.ideas),
+        retries=retries,
+        reproduces=reproduces,
+    )
     environment = get(session, schema.Environment, environment_id, "environment")
     manifest = environments.manifest(session, environment_id)
     conditions.store_live(db, session, manifest.packages)
@@ -114,11 +121,11 @@ def create(
         request_baseline(
             db, session, environment, request.profile, on, seeds, asked, kind.baseline
         )
-    if base is not None:
-        options = request.options
+    options = request.options
+    early = sorted(set(wanted).intersection(options.seeds))
+    later = sorted(set(wanted).difference(early))
+    for base in distinct:
         isolated = not options.allow_unisolated and bases.is_untrusted(session, base.codebase)
-        early = sorted(set(wanted).intersection(options.seeds))
-        later = sorted(set(wanted).difference(early))
         for seeds, asked in ((early, terms), (later, when_idle)):
             request_baseline(
                 db,
@@ -138,7 +145,8 @@ def repeat(
     db: Database,
     session: Session,
     batch: schema.Batch,
-    idea: IdeaRequest,
+    idea: schema.Idea,
+    again: IdeaRequest,
     changes: Mapping[str, Any],
     *,
     kind: MeasurementKind | None = None,
@@ -147,12 +155,13 @@ def repeat(
 ) -> str:
     """Submit an idea of a batch once more, on the batch's terms but for these options.
 
-    The other arguments are those of `create`. Returns the id of the new experiment.
+    `again`: what to submit. It keeps the base of `idea`. The other arguments are those of
+    `create`. Returns the id of the new experiment.
     """
     request = BatchRequest(
         environment=batch.environment_id,
         profile=batch.profile,
-        ideas=[idea],
+        ideas=[again],
         executor=batch.executor,
         ideator=batch.ideator,
         hardware_class=batch.hardware_class,
@@ -169,7 +178,7 @@ def repeat(
         kind=kind,
         retries=retries,
         reproduces=reproduces,
-        base=base_of(batch),
+        based_on=[base_of(idea)],
     )
     made = select(schema.Experiment.id).where(schema.Experiment.batch_id == batch_id)
     return session.scalars(made).one()
@@ -186,10 +195,12 @@ def _add_experiments(
     batch: schema.Batch,
     request: BatchRequest,
     similar: Sequence[Sequence[Similar]],
+    based_on: Sequence[Base | None],
     *,
     retries: str | None,
     reproduces: str | None,
 ) -> None:
+    is_again = retries is not None or reproduces is not None
     ids = [new_id("exp") for _ in request.ideas]
     stored = [
         schema.Idea(
@@ -200,17 +211,21 @@ def _add_experiments(
             text=idea.text,
             thinking=idea.thinking,
             operator=idea.operator,
-            parents=list(idea.parents),
+            parents=list(idea.parents) if is_again else _parents(idea, base),
             confirms=idea.confirms,
             retries=retries,
             codebase_id=idea.codebase,
             reproduces=reproduces,
+            base_id=base and base.codebase,
+            base=base and base.name,
             similar=[
                 {"experiment": one.experiment or ids[one.position], "similarity": one.similarity}
                 for one in alike
             ],
         )
-        for position, (idea, alike) in enumerate(zip(request.ideas, similar, strict=True))
+        for position, (idea, alike, base) in enumerate(
+            zip(request.ideas, similar, based_on, strict=True)
+        )
     ]
     tested = [
         schema.Experiment(
@@ -242,6 +257,18 @@ def _add_experiments(
             _skip(session, experiment.id, implementation, idea.similar[0])
         else:
             post(session, Topic.IMPLEMENT, experiment.id)
+
+
+def _parents(idea: IdeaRequest, base: Base | None) -> list[str]:
+    """The experiments that an idea builds on, with the one that is its base.
+
+    What confirms a result is compared with a base; it builds on the result alone.
+    """
+    parents = list(idea.parents)
+    name = None if base is None or idea.confirms is not None else base.name
+    if name is not None and name.startswith(EXPERIMENT) and name not in parents:
+        parents.append(name)
+    return parents
 
 
 def _skip(

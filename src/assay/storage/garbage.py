@@ -81,7 +81,7 @@ def _named_by() -> list[Column[str]]:
     others = (
         (schema.Environment, "codebase"),
         (schema.Idea, "codebase_id"),
-        (schema.Batch, "base_id"),
+        (schema.Idea, "base_id"),
         (schema.Search, "base_id"),
     )
     tables = schema.Base.metadata.tables.values()

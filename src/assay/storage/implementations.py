@@ -131,6 +131,7 @@ def begin(
     options = caps.options_of(batch)
     environment = get(session, schema.Environment, batch.environment_id, "environment")
     idea = get(session, schema.Idea, experiment.idea_id, "idea")
+    base = bases.base_of(idea)
     return Work(
         experiment=experiment_id,
         batch=batch.id,
@@ -140,7 +141,7 @@ def begin(
         environment_id=environment.id,
         manifest=environments.manifest(session, environment.id),
         baseline_codebase=environment.codebase,
-        base_codebase=batch.base_id or environment.codebase,
+        base_codebase=base.codebase if base else environment.codebase,
         profile=batch.profile,
         on=conditions.of_batch(session, batch),
         executor=batch.executor,
@@ -156,7 +157,7 @@ def begin(
             session,
             batch.executor,
             batch.ideator,
-            batch.base_id,
+            [base],
             allow_unisolated=options.allow_unisolated,
         ),
     )

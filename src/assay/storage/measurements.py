@@ -318,14 +318,31 @@ def baseline_scores(
     on: Conditions,
     seeds: Collection[int] | None = None,
     kind: MeasurementKind = MeasurementKind.SCORE,
-    codebase: str | None = None,
 ) -> dict[int, Scored]:
-    """Results of the unmodified codebase by seed, or of a base if `codebase` names one; on these
-    seeds only, if given."""
-    query = _baseline_results(SCORED, environment, profile, on, kind, codebase)
+    """Results of the unmodified codebase by seed; on these seeds only, if given."""
+    own = environment.codebase
+    return scores_of(session, environment, profile, on, [own], seeds, kind)[own]
+
+
+def scores_of(
+    session: Session,
+    environment: schema.Environment,
+    profile: str,
+    on: Conditions,
+    codebases: Collection[str],
+    seeds: Collection[int] | None = None,
+    kind: MeasurementKind = MeasurementKind.SCORE,
+) -> dict[str, dict[int, Scored]]:
+    """Results of each of these codebases, baseline or base, by seed; on these seeds only, if
+    given."""
+    columns = [schema.Measurement.codebase_id, *SCORED]
+    query = _baseline_results(columns, environment, profile, on, kind, codebases)
     if seeds is not None:
         query = query.where(schema.Measurement.seed.in_(seeds))
-    return {seed: Scored(*scored) for seed, *scored in session.execute(query)}
+    found: dict[str, dict[int, Scored]] = {codebase: {} for codebase in codebases}
+    for seed, codebase, *scored in session.execute(query):
+        found[codebase][seed] = Scored(*scored)
+    return found
 
 
 def _baseline_results(
@@ -334,12 +351,12 @@ def _baseline_results(
     profile: str,
     on: Conditions,
     kind: MeasurementKind,
-    codebase: str | None = None,
+    codebases: Collection[str] = (),
 ) -> Select[Any]:
     return (
         select(schema.Measurement.seed, *columns)
         .join(schema.Result, schema.Result.measurement_id == schema.Measurement.id)
-        .where(*baselines.is_baseline(environment, profile, on, kind, codebase))
+        .where(*baselines.is_baseline(environment, profile, on, kind, codebases))
         .order_by(schema.Measurement.seed, schema.Measurement.replicate)
     )
 

@@ -14,7 +14,7 @@ from assay.contracts.batch import IdeaRequest
 from assay.domain.errors import Conflict, NotFound
 from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState, MeasurementKind
 from assay.storage import batches, caps, conditions, environments, schema
-from assay.storage.bases import needs_sandbox
+from assay.storage.bases import base_of, needs_sandbox
 from assay.storage.database import Database
 from assay.storage.retries import NOT_FINISHED, Retry
 from assay.storage.rows import get
@@ -46,11 +46,12 @@ def request(db: Database, session: Session, experiment_id: str, *, queue: bool =
     if latest is not None and latest.state not in _TERMINAL:
         return Retry(latest.id, is_new=False)
     if not queue:
-        _check_offered(session, row, batch)
+        _check_offered(session, row, batch, idea)
     made = batches.repeat(
         db,
         session,
         batch,
+        idea,
         IdeaRequest(text=idea.text, parents=[row.id]),
         {"baseline_seeds": 0, "novelty": "allow", "again": False},
         kind=MeasurementKind.CONTROL,
@@ -76,13 +77,15 @@ def _check_has_result(row: schema.Experiment, batch: schema.Batch, idea: schema.
         )
 
 
-def _check_offered(session: Session, row: schema.Experiment, batch: schema.Batch) -> None:
+def _check_offered(
+    session: Session, row: schema.Experiment, batch: schema.Batch, idea: schema.Idea
+) -> None:
     on = conditions.of_batch(session, batch)
     isolated = needs_sandbox(
         session,
         batch.executor,
         batch.ideator,
-        batch.base_id,
+        [base_of(idea)],
         allow_unisolated=caps.options_of(batch).allow_unisolated,
     )
     differ = conditions.not_offered(

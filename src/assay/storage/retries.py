@@ -138,7 +138,7 @@ def experiment(db: Database, session: Session, experiment_id: str) -> Retry:
         )
     idea_again = IdeaRequest(text=idea.text, parents=[row.id], confirms=idea.confirms)
     changes = {"again": True, "novelty": "allow"}
-    made = batches.repeat(db, session, batch, idea_again, changes, retries=row.id)
+    made = batches.repeat(db, session, batch, idea, idea_again, changes, retries=row.id)
     return Retry(made, is_new=True)
 
 

@@ -24,7 +24,7 @@ from assay.domain.errors import Conflict, InvalidInput, NotFound
 from assay.domain.ids import new_id
 from assay.domain.states import EpochState, SearchState
 from assay.storage import batches, calls, environments, schema
-from assay.storage.bases import Base, base_of
+from assay.storage.bases import Base
 from assay.storage.batches import Similar
 from assay.storage.database import Database
 from assay.storage.rows import changed
@@ -288,7 +288,8 @@ def put_epoch(
     ideas: list[Any] = [idea.model_dump(mode="json") for idea in request.ideas]
     stored = session.get(schema.Epoch, (search_id, number))
     if stored is not None:
-        if stored.ideas != ideas:
+        # Read before they are compared: a field may be newer than what is stored.
+        if [IdeaRequest.model_validate(idea) for idea in stored.ideas] != request.ideas:
             raise Conflict(
                 f"epoch {number} of {search_id} already has other ideas; read them instead",
                 code="epoch_exists",
@@ -322,12 +323,18 @@ def submit_epoch(
     number: int,
     options: BatchOptions,
     on: Conditions,
-    similar: Sequence[Sequence[Similar]] = (),
+    similar: Sequence[Sequence[Similar]],
+    based_on: Sequence[Base | None],
 ) -> tuple[str, bool]:
-    """Submit the stored ideas of an epoch, once. Returns the batch's id and whether it is new."""
+    """Submit the stored ideas of an epoch, once. Returns the batch's id and whether it is new.
+
+    `similar` and `based_on` are those of `batches.create`.
+    """
     search = locked(session, search_id)
     epoch = session.get(schema.Epoch, (search_id, number))
-    if epoch is None:
+    is_open = epoch is not None and epoch.batch_id is None
+    # The bases are found before this transaction begins, and the ideas may have been stored since.
+    if epoch is None or (is_open and len(based_on) != len(epoch.ideas)):
         raise Conflict(f"epoch {number} of {search_id} has no ideas yet; PUT them first")
     if epoch.batch_id is not None:
         return epoch.batch_id, False
@@ -341,7 +348,7 @@ def submit_epoch(
         search.environment_id,
         on,
         similar,
-        base=base_of(search),
+        based_on=based_on,
     )
     return epoch.batch_id, True
 

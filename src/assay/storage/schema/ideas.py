@@ -100,7 +100,7 @@ class Search(Base):
     ideator: Mapped[str] = mapped_column(String(256))
     executor: Mapped[str] = mapped_column(String(256))
     hardware_class: Mapped[str | None] = mapped_column(Id)
-    #: As of a batch: every epoch changes this codebase.
+    #: As of an idea: what the ideas of its epochs change, unless they have a base of their own.
     base_id: Mapped[str | None] = mapped_column(Id)
     base: Mapped[str | None] = mapped_column(Id)
     config: Mapped[dict[str, Any]]
@@ -130,10 +130,6 @@ class Batch(Base):
     epoch: Mapped[int | None]
     #: Of the measurements that decide its experiments, and of their baseline.
     kind: Mapped[str] = mapped_column(State, default=MeasurementKind.SCORE.value)
-    #: The codebase that its ideas change, if it is not the environment's, and its name if it has
-    #: one.
-    base_id: Mapped[str | None] = mapped_column(Id, index=True)
-    base: Mapped[str | None] = mapped_column(Id)
     state: Mapped[str] = mapped_column(State)
     version: Mapped[int]
     created_at: Mapped[datetime]
@@ -179,6 +175,10 @@ class Idea(Base):
     reproduces: Mapped[str | None] = mapped_column(Id, index=True)
     #: The codebase that is measured, instead of implementing the text.
     codebase_id: Mapped[str | None] = mapped_column(Id)
+    #: The codebase that it changes and is compared with, if it is not the environment's, and what
+    #: it was asked for as: a name or an experiment.
+    base_id: Mapped[str | None] = mapped_column(Id, index=True)
+    base: Mapped[str | None] = mapped_column(Id)
 
 
 class Experiment(Base):
