@@ -19,22 +19,24 @@ from assay.contracts.search import (
     EpochBody,
     EpochRequest,
     PauseRequest,
+    ResumeRequest,
     SearchBody,
     SearchRequest,
     bytes_of,
 )
 from assay.domain.errors import NotFound
-from assay.domain.states import SearchState
+from assay.domain.states import Driver, SearchState
 from assay.environments.catalog import Environment
 from assay.storage import conditions, idempotency, schema, searches
 from assay.storage.bases import base_of, needs_sandbox
 from assay.storage.batches import Similar
 from assay.storage.rows import get
-from services.implementer import bases, novelty, submission
+from services.implementer import bases, ideators, novelty, submission
 from services.implementer.context import Context
 from services.implementer.dependencies import (
     ContextDep,
     EpochPageDep,
+    HolderDep,
     IdPath,
     KeyDep,
     OwnerDep,
@@ -72,10 +74,12 @@ def owned_search(session: Session, search_id: str, owner: str) -> schema.Search:
 def create(
     request: SearchRequest, context: ContextDep, owner: OwnerDep, key: KeyDep = None
 ) -> Response:
-    """Record a search. A client then proposes its epochs."""
+    """Record a search. Its driver, a client or the service, then proposes its epochs."""
     environment = submission.known_environment(context, request.environment)
     environment.profile(request.profile)
     submission.check_models(context, request.executor)
+    if request.driver == Driver.SERVICE:
+        ideators.check(context, owner, request.strategy, request.ideator, request.config)
     submission.check_cap(
         context, request.executor, owner, request.caps, field="/caps/max_cost_usd"
     )
@@ -83,12 +87,21 @@ def create(
     environment_id = submission.register(context, environment)
 
     def action(session: Session) -> tuple[int, dict[str, Any]]:
-        search_id = searches.create(context.db, session, request, owner, environment_id, base)
+        search_id = searches.create(
+            context.db,
+            session,
+            request,
+            owner,
+            environment_id,
+            base,
+            most_detached=context.settings.detached_searches,
+        )
         row = get(session, schema.Search, search_id, "search")
         return 201, search_body(context, session, row).wire()
 
     fingerprint = idempotency.fingerprint("POST /v1/searches", request.model_dump_json())
     done = idempotency.once(context.db, owner, key, fingerprint, action)
+    context.on_commit()
     headers = {"Location": f"/v1/searches/{done.body['id']}"}
     if done.replayed:
         headers["Idempotent-Replayed"] = "true"
@@ -119,13 +132,22 @@ def read(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> SearchBody:
 @router.post("/searches/{search_id}/cancel")
 def cancel(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> SearchBody:
     """Cancel a search and the batches of its epochs. Repeating it changes nothing."""
-    return _end(search_id, context, owner, SearchState.CANCELLED)
+    with context.write() as session:
+        owned_search(session, search_id, owner)
+        searches.end(context.db, session, search_id, SearchState.CANCELLED)
+    return read(search_id, context, owner)
 
 
 @router.post("/searches/{search_id}/finish")
-def finish(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> SearchBody:
+def finish(
+    search_id: IdPath, context: ContextDep, owner: OwnerDep, holder: HolderDep
+) -> SearchBody:
     """Say that no further epoch will come. Repeating it changes nothing."""
-    return _end(search_id, context, owner, SearchState.FINISHED)
+    with context.write() as session:
+        if owned_search(session, search_id, owner).state == SearchState.RUNNING.value:
+            searches.check_driver(session, search_id, holder)
+        searches.end(context.db, session, search_id, SearchState.FINISHED)
+    return read(search_id, context, owner)
 
 
 @router.post("/searches/{search_id}/epochs/{number}/pause")
@@ -135,20 +157,37 @@ def pause(
     request: PauseRequest,
     context: ContextDep,
     owner: OwnerDep,
+    holder: HolderDep,
 ) -> SearchBody:
     """Say that the loop stops after this epoch. Repeating it changes nothing."""
     with context.write() as session:
         owned_search(session, search_id, owner)
+        searches.check_driver(session, search_id, holder)
         searches.pause(context.db, session, search_id, number, request)
     return read(search_id, context, owner)
 
 
 @router.post("/searches/{search_id}/resume")
-def resume(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> SearchBody:
-    """Say that the loop goes on after a pause. Repeating it changes nothing."""
+def resume(
+    search_id: IdPath,
+    context: ContextDep,
+    owner: OwnerDep,
+    request: Annotated[ResumeRequest | None, Body()] = None,
+) -> SearchBody:
+    """Say that the loop continues after a pause, and who runs it: a client, if nothing is said.
+
+    Repeating it changes nothing. A client that ran it is refused once the service does; the
+    service gives a search back when it is paused.
+    """
+    driver = Driver((request or ResumeRequest()).driver)
+    with context.db.read() as session:
+        search = owned_search(session, search_id, owner)
+    if driver is Driver.SERVICE and search.state == SearchState.RUNNING.value:
+        submission.check_models(context, search.executor)
+        ideators.check(context, owner, search.strategy, search.ideator, search.config)
+    most = context.settings.detached_searches
     with context.write() as session:
-        owned_search(session, search_id, owner)
-        searches.resume(context.db, session, search_id)
+        searches.resume(context.db, session, search_id, driver, most_detached=most)
     return read(search_id, context, owner)
 
 
@@ -169,7 +208,7 @@ async def events(
     after_id: Annotated[int, Query(alias="after", ge=0, le=MAX_INTEGER)] = 0,
     last_event_id: Annotated[int | None, Header(ge=0, le=MAX_INTEGER)] = None,
 ) -> Any:
-    """Pauses, answers that could not be read, and the end of a search.
+    """Epochs, pauses, answers that could not be read, and the end of a search.
 
     A page of JSON, or a stream, as of a batch's events. What changes in an epoch is among the
     events of its batch.
@@ -191,13 +230,6 @@ def _event_page(
         owned_search(session, search_id, owner)
         found = search_event_page(session, search_id, start, page.limit + 1)
     return page_of(found, page, filters, lambda e: e.id, lambda e: e)
-
-
-def _end(search_id: str, context: ContextDep, owner: str, state: SearchState) -> SearchBody:
-    with context.write() as session:
-        owned_search(session, search_id, owner)
-        searches.end(context.db, session, search_id, state)
-    return read(search_id, context, owner)
 
 
 @router.get("/searches/{search_id}/epochs")
@@ -285,11 +317,13 @@ def put_epoch(
     request: EpochRequest,
     context: ContextDep,
     owner: OwnerDep,
+    holder: HolderDep,
 ) -> Response:
     """Store the ideas of the next epoch, before they are submitted."""
     submission.check_epoch(request)
     with context.write() as session:
         owned_search(session, search_id, owner)
+        searches.check_driver(session, search_id, holder)
         is_new = searches.put_epoch(context.db, session, search_id, number, request)
         body = epoch_body(searches.epoch(session, search_id, number)).wire()
     return JSONResponse(body, 201 if is_new else 200)
@@ -306,6 +340,7 @@ def submit_epoch(
     number: Number,
     context: ContextDep,
     owner: OwnerDep,
+    holder: HolderDep,
     options: Annotated[BatchOptions | None, Body()] = None,
 ) -> Response:
     """Submit the stored ideas of an epoch as a batch, exactly once."""
@@ -318,6 +353,7 @@ def submit_epoch(
     context.store.check()
     similar = _prepare(context, search, number, chosen, environment)
     with context.write() as session:
+        searches.check_driver(session, search_id, holder)
         # What a search learns from is compared with what it finds later.
         on = conditions.of_search(session, search_id) or conditions.choose(
             session,

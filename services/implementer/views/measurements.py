@@ -289,6 +289,7 @@ def _search_body(
         ],
         answers=answers[0],
         answers_unread=answers[1],
+        driver=row.driver,
         metadata=row.labels,
         created_at=row.created_at,
         finished_at=row.finished_at,

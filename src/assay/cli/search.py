@@ -23,6 +23,7 @@ from assay.cli.command import (
     root,
 )
 from assay.domain.errors import InvalidInput, NotFound, Unavailable
+from assay.domain.states import Driver, SearchState
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 app = typer.Typer(name="search", no_args_is_help=True, help="Search over ideas.")
 
 Search = Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="The service runs the loop, with the keys that it has.")
+]
 
 
 @app.command()
@@ -89,6 +93,7 @@ def start(
         int, typer.Option(min=1, max=64, help="Fresh seeds of each that is confirmed.")
     ] = 5,
     no_pause: opt.NoPause = False,
+    detach: Detach = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -122,6 +127,7 @@ def start(
     what = (env, profile, strategy, seed, epochs, batch_size)
     request = _request(*what, ideator, executor, hardware_class, config)
     request.caps.max_gpu_hours, request.base = options.max_gpu_hours, base
+    request.driver = "service" if detach else "client"
     _start(context, request, config, dry_run, yes, as_json)
 
 
@@ -202,7 +208,8 @@ def _start(
     as_json: bool,
 ) -> None:
     out = root(context).output(as_json)
-    ideator = open_ideator_named(request.ideator, config.ideator)
+    detach = request.driver == Driver.SERVICE
+    ideator = None if detach else open_ideator_named(request.ideator, config.ideator)
     size = f"{request.epochs} epochs of {request.batch_size} ideas"
     with root(context).client() as client:
         config = _with_sources(client, config, request.environment)
@@ -215,7 +222,10 @@ def _start(
         request.config = _with_cap(client, out, request, config, yes)
         search = client.searches.create(request)
         out.say(f"{search.id}: {request.strategy}, {size}")
-        _drive(client, search.id, ideator, out)
+        if ideator is None:
+            _detached(search, out)
+        else:
+            _drive(client, search.id, ideator, out)
 
 
 @app.command()
@@ -224,14 +234,20 @@ def resume(
     context: typer.Context,
     search: Search,
     no_pause: opt.NoPause = False,
+    detach: Detach = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a search from wherever it stopped.  Example: assay search resume srch_01k8…"""
     from assay.search import SearchConfig
 
+    if detach and no_pause:
+        raise InvalidInput("--no-pause: not with --detach; leave one of them out")
     out = root(context).output(as_json)
     with root(context).client() as client:
         body = client.searches.get(full_id(search, client.searches.list()))
+        if detach:
+            _detached(client.searches.resume(body.id, "service"), out)
+            return
         pause = False if no_pause else None
         ideator = open_ideator_named(body.ideator, SearchConfig.read(body.config).ideator)
         _drive(client, body.id, ideator, out, pause=pause)
@@ -244,6 +260,28 @@ def show(context: typer.Context, search: Search, as_json: AsJson = False) -> Non
     out = root(context).output(as_json)
     with root(context).client() as client:
         _show(client, client.searches.get(full_id(search, client.searches.list())), out)
+
+
+@app.command()
+@command
+def watch(context: typer.Context, search: Search, as_json: AsJson = False) -> None:
+    """Follow a search until it ends or pauses; --json prints its events, one per line."""
+    from assay.cli.output import emit, to_plain
+    from assay.cli.searching import follow_search
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        id_ = full_id(search, client.searches.list())
+        show_event = (lambda event: emit(to_plain(event))) if as_json else None
+        try:
+            paused = follow_search(client, id_, out, show_event)
+        except KeyboardInterrupt:
+            out.err.print(f"Detached; {id_} goes on. Follow it with: assay search watch {id_}")
+            raise typer.Exit(INTERRUPTED) from None
+        if not as_json:
+            _show(client, client.searches.get(id_), out)
+    if paused:
+        raise typer.Exit(PAUSED)
 
 
 @app.command()
@@ -396,10 +434,24 @@ def _drive(
     except KeyboardInterrupt:
         out.err.print(f"Stopped here. Go on with: assay search resume {search}")
         raise typer.Exit(INTERRUPTED) from None
-    except Exception:
-        out.err.print(f"The search can be resumed: assay search resume {search}")
+    except Exception as error:
+        if getattr(error, "code", "") != "driven_by_service":
+            out.err.print(f"The search can be resumed: assay search resume {search}")
         raise
     _show(client, body, out)
+
+
+def _detached(search: SearchBody, out: Output) -> None:
+    """Say how to look at a search that the service drives, and how to end it."""
+    if search.state != SearchState.RUNNING:
+        out.data(search, f"{search.id} is {search.state} already.")
+        return
+    out.data(
+        search,
+        "The service drives it; this terminal is not needed.",
+        f"Watch it: assay search watch {search.id}",
+        f"End it:   assay search cancel {search.id}",
+    )
 
 
 def _show(client: Client, search: SearchBody, out: Output) -> None:
@@ -415,7 +467,8 @@ def _show(client: Client, search: SearchBody, out: Output) -> None:
         )
     line = (
         f"{search.id}: {search.state}, {search.strategy} on {search.environment}, "
-        f"{search.profile}; epoch {search.epochs_finished} of {search.epochs} finished"
+        f"{search.profile}; epoch {search.epochs_finished} of {search.epochs} finished; driven by "
+        f"{'the service' if search.driver == Driver.SERVICE else 'a client'}"
     )
     epochs = list(client.searches.epochs(search.id))
     confirmed = _confirmed(client, search)
@@ -423,7 +476,9 @@ def _show(client: Client, search: SearchBody, out: Output) -> None:
     shown = _results(client, search, confirmed, out) if confirmed else []
     out.data(found, line, best_table(search.best), *shown, *notes)
     if search.state == "running" and not any(p.resumed_at is None for p in search.pauses):
-        out.say(f"Go on with: assay search resume {search.id}")
+        detached = search.driver == Driver.SERVICE
+        how = "Watch it: assay search watch" if detached else "Go on with: assay search resume"
+        out.say(f"{how} {search.id}")
 
 
 def _confirmed(client: Client, search: SearchBody) -> list[ExperimentBody]:
@@ -462,5 +517,7 @@ def _paused(pause: PauseBody) -> str:
 
     if pause.resumed_at is None:
         return f"paused: {clean(pause.message)}"
+    if pause.reason == "error":
+        return f"paused in epoch {pause.epoch} ({clean(pause.code)}), then resumed"
     failed = f"{pause.failed} of {pause.total} ideas failed with {clean(pause.code)}"
     return f"paused after epoch {pause.epoch} ({failed}), then resumed"

@@ -66,3 +66,34 @@ def follow_batch(
     """Wait for an epoch's batch with a live view; `left` as in `follow`."""
     say_alike(client, out, batch)
     return follow(client, batch, out, on_event=on_event, left=left)
+
+
+def follow_search(
+    client: Client,
+    search: str,
+    out: Output,
+    show_event: Callable[[EventBody], None] | None = None,
+) -> bool:
+    """Show a search by its events, whoever drives it. Returns whether it is paused, else it ended.
+
+    `show_event` is called with each event instead.
+    """
+    observer = LineObserver(out)
+    for event in client.searches.follow(search):
+        if show_event is not None:
+            show_event(event)
+        elif event.type == "search.epoch_stored":
+            out.say(f"epoch {event.data['epoch']}: {event.data['ideas']} ideas stored")
+        elif event.type == "search.epoch_submitted":
+            number, batch = int(event.data["epoch"]), str(event.data["batch"])
+            observer.submitted(number, batch)
+            if client.batches.get(batch).finished_at is None:
+                follow_batch(out, client, batch, lambda _: None)
+            observer.epoch_finished(client.searches.get(search), number)
+        if event.type == "search.paused" and _is_paused(client.searches.get(search)):
+            return True
+    return False
+
+
+def _is_paused(search: SearchBody) -> bool:
+    return any(pause.resumed_at is None for pause in search.pauses)

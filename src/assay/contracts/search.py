@@ -1,4 +1,4 @@
-"""Searches and their epochs. The server keeps the record; a client drives the loop."""
+"""Searches and their epochs. The service keeps the record; a client or the service drives."""
 
 from __future__ import annotations
 
@@ -33,6 +33,10 @@ MAX_EPOCH_BYTES = 16 << 20
 MAX_ANSWER = 1 << 20
 
 
+#: Who runs the loop of a search.
+DriverName = Literal["client", "service"]
+
+
 class SearchRequest(Request):
     """A new search. `config` is the strategy's, kept verbatim so that a search can be resumed."""
 
@@ -52,7 +56,17 @@ class SearchRequest(Request):
     )
     config: JsonObject = {}
     caps: Spending = Field(Spending(), description="For all its epochs together.")
+    driver: DriverName = Field(
+        "client",
+        description="Who runs its loop: client, or service, with the models' keys that it has.",
+    )
     metadata: Metadata = {}
+
+
+class ResumeRequest(Request):
+    """Who runs the loop of a search from now on."""
+
+    driver: DriverName = "client"
 
 
 class EpochRequest(Request):
@@ -118,12 +132,17 @@ class PauseRequest(Request):
 
 
 class PauseBody(Resource):
-    """A stop of the loop after an epoch that one code ended for the most part."""
+    """A stop of the loop."""
 
-    epoch: int
+    epoch: int = Field(description="The one that failed; of an error, the one under way.")
+    reason: str = Field(
+        "failures",
+        description="failures: one code ended most of an epoch; error: the loop in the service "
+        "could not continue.",
+    )
     code: str
-    failed: int
-    total: int
+    failed: int = Field(0, description="Ideas that failed with the code; 0 for an error.")
+    total: int = Field(0, description="Ideas of the epoch that ended; 0 for an error.")
     message: str
     paused_at: datetime
     resumed_at: datetime | None = Field(description="Null while the search is paused.")
@@ -168,9 +187,8 @@ class SearchBody(Resource):
     answers_unread: int = Field(
         0, description="Those of them with passages that could not be read as ideas."
     )
-    pauses: list[PauseBody] = Field(
-        [], description="Where its loop stopped because one code ended most of an epoch."
-    )
+    pauses: list[PauseBody] = Field([], description="Where its loop stopped, and why.")
+    driver: str = Field("client", description="Who runs its loop: client or service.")
     metadata: dict[str, str]
     created_at: datetime
     finished_at: datetime | None

@@ -19,7 +19,7 @@ from assay.contracts.search import EpochBody, SearchBody
 from assay.domain.isolation import is_offline
 from assay.domain.metrics import Sample, mean, reward
 from assay.domain.rounding import shown, shown_or_none
-from assay.domain.states import BatchState, MeasurementKind, SearchState
+from assay.domain.states import BatchState, Driver, MeasurementKind, SearchState
 from assay.llm.ideation import Baseline, Ideator, Trajectory
 from assay.llm.interface import Try
 from assay.search import warm_start
@@ -28,7 +28,7 @@ from assay.search.ask import SearchError, Setting, fit_epoch, propose
 from assay.search.config import SearchConfig
 from assay.search.confirming import to_confirm
 from assay.search.ledger import Ledger
-from assay.search.pausing import SearchPaused, common_failure, pause_request
+from assay.search.pausing import FAILURES, SearchPaused, common_failure, pause_request
 from assay.search.plan import Ask, Situation
 from assay.search.strategy import open_strategy
 from assay.search.trajectories import TrajectoryReader
@@ -83,20 +83,25 @@ def drive(
     *,
     wait: Wait = wait_for,
     pause: bool | None = None,
+    driver: Driver = Driver.CLIENT,
 ) -> SearchBody:
     """Drive a search to its last epoch, from wherever its record stands, and return it.
 
     A search that somebody cancelled is returned as it is; one that is paused goes on. `pause`:
-    whether it may pause; None: as its record says. The ideator is closed at the end.
+    whether it may pause; None: as its record says. `driver`: who calls this. A client takes a
+    search over that the service paused. The ideator is closed at the end.
 
     Raises:
         SearchPaused: one code ended most of an epoch; the pause is stored.
         SearchError: the ideator or the baseline failed, or the cap on cost is reached.
+        Conflict: the service drives the search (`driven_by_service`).
         ClientError: the service failed for longer than the client retries.
     """
     with asyncio.Runner() as runner:
         try:
             loop = _Loop(client, search, ideator, observer or Observer(), wait, runner)
+            if driver is Driver.CLIENT:
+                loop.take_over()
             return loop.go_on(pause=pause)
         finally:
             runner.run(ideator.aclose())
@@ -138,7 +143,6 @@ class _Loop:
     def go_on(self, *, pause: bool | None) -> SearchBody:
         """Every epoch that is not finished, in order."""
         self._may_pause = self._config.pause if pause is None else pause
-        self._resume()
         for number in range(self._search.epochs):
             if self._search.state != SearchState.RUNNING:
                 return self._search
@@ -147,6 +151,13 @@ class _Loop:
             self._confirm()
             self._search = self._client.searches.finish(self._search.id)
         return self._search
+
+    def take_over(self) -> None:
+        """Store that a client drives the search, and that it continues if it was paused."""
+        is_paused = any(known.resumed_at is None for known in self._search.pauses)
+        is_ours = self._search.driver == Driver.CLIENT
+        if (is_paused or not is_ours) and self._search.state == SearchState.RUNNING:
+            self._search = self._client.searches.resume(self._search.id)
 
     def _confirm(self) -> None:
         """Confirm the best results, if the search is to. No ideator sees what comes of it."""
@@ -190,12 +201,6 @@ class _Loop:
             idempotency_key=f"confirm-{self._search.id}",
         )
 
-    def _resume(self) -> None:
-        """Store that a search that is paused goes on."""
-        is_paused = any(known.resumed_at is None for known in self._search.pauses)
-        if is_paused and self._search.state == SearchState.RUNNING:
-            self._search = self._client.searches.resume(self._search.id)
-
     def _epoch(self, number: int) -> None:
         self._observer.epoch_started(self._search, number)
         stored = self._stored(number)
@@ -218,7 +223,8 @@ class _Loop:
             SearchPaused: it did.
         """
         epoch = self._stored(number) if self._may_pause else None
-        if epoch is None or number in {known.epoch for known in self._search.pauses}:
+        known = {p.epoch for p in self._search.pauses if p.reason == FAILURES}
+        if epoch is None or number in known:
             return
         experiments = self._trajectories.experiments(epoch)
         found = common_failure(experiments, self._search.executor)
