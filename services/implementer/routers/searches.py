@@ -78,7 +78,7 @@ def create(
     environment = submission.known_environment(context, request.environment)
     environment.profile(request.profile)
     submission.check_models(context, request.executor)
-    if request.driver == Driver.SERVICE:
+    if request.driver == "service":
         ideators.check(context, owner, request.strategy, request.ideator, request.config)
     submission.check_cap(
         context, request.executor, owner, request.caps, field="/caps/max_cost_usd"

@@ -208,7 +208,7 @@ def _start(
     as_json: bool,
 ) -> None:
     out = root(context).output(as_json)
-    detach = request.driver == Driver.SERVICE
+    detach = request.driver == "service"
     ideator = None if detach else open_ideator_named(request.ideator, config.ideator)
     size = f"{request.epochs} epochs of {request.batch_size} ideas"
     with root(context).client() as client:

@@ -48,7 +48,7 @@ def create(
     Raises:
         Conflict: the service is to drive it, and drives `most_detached` of this owner already.
     """
-    if request.driver == Driver.SERVICE:
+    if request.driver == "service":
         drivers.check_room(db, session, owner, most_detached)
     if base is not None:
         environments.keep_codebase(db, session, base.codebase, environment_id)
@@ -75,7 +75,7 @@ def create(
     )
     session.add(search)
     session.flush()
-    if request.driver == Driver.SERVICE:
+    if request.driver == "service":
         post(session, Topic.DRIVE, search.id)
     return search.id
 
