@@ -26,8 +26,8 @@ from assay.client import Conflict as Refused
 from assay.contracts.batch import BatchBody, EventBody
 from assay.domain.errors import AssayError, Unavailable
 from assay.domain.states import Driver
-from assay.llm import Ideator, OnTry
-from assay.llm.ideation import IdeationRequest, ProposedIdea
+from assay.llm import Ideator
+from assay.llm.ideation import CallRecord, IdeationRequest, ProposedIdea
 from assay.search import SearchConfig, SearchPaused, drive
 from assay.search.config import IdeatorOptions
 from assay.storage import drivers, searches
@@ -141,11 +141,11 @@ class CancellableIdeator:
         return self._ideator.prompt_version
 
     async def propose(
-        self, request: IdeationRequest, *, on_try: OnTry | None = None
+        self, request: IdeationRequest, *, record: CallRecord | None = None
     ) -> list[ProposedIdea]:
         self._driven.calling()
         try:
-            return await self._ideator.propose(request, on_try=on_try)
+            return await self._ideator.propose(request, record=record)
         finally:
             self._driven.called()
 

@@ -7,10 +7,9 @@ from typing import Any
 
 from assay.domain.errors import InvalidInput
 from assay.domain.isolation import is_offline
-from assay.llm import Ideator, MissingKey, ModelError, ModelName, Usage, open_ideator, price
+from assay.llm import Ideator, MissingKey, ModelError, ModelName, open_ideator
 from assay.search import SearchConfig, open_strategy
 from assay.search.config import IdeatorOptions
-from assay.storage import caps
 from services.implementer.context import Context
 from services.implementer.submission import check_address
 
@@ -27,14 +26,12 @@ def ideator_of(context: Context, name: str, options: IdeatorOptions) -> Ideator:
     return open_ideator(name, context.variables, limits=options.limits, context_tokens=tokens)
 
 
-def check(
-    context: Context, owner: str, strategy: str, ideator: str, config: Mapping[str, Any]
-) -> None:
+def check(context: Context, strategy: str, ideator: str, config: Mapping[str, Any]) -> None:
     """Refuse a search that the service could not drive.
 
     Raises:
-        InvalidInput: the strategy or its settings are unknown, the ideator has no key or package
-            here, or what it costs could not be held to a cap.
+        InvalidInput: the strategy or its settings are unknown, or the ideator has no key or
+            package here.
     """
     known = SearchConfig.read(config)
     open_strategy(strategy, known.strategy)
@@ -50,21 +47,6 @@ def check(
         raise InvalidInput.field(_FIELD, message, "model_unavailable") from None
     except ValueError as error:
         raise InvalidInput.field(_FIELD, str(error), "unknown_model") from None
-    if not is_offline(ideator):
-        _check_money(context, owner, name, known)
-
-
-def _check_money(context: Context, owner: str, name: ModelName, config: SearchConfig) -> None:
-    if context.settings.replay is not None:
+    if context.settings.replay is not None and not is_offline(ideator):
         message = "the service replays answers and asks no model; drive the search with a client"
         raise InvalidInput.field(_FIELD, message, "model_unavailable")
-    if config.max_cost_usd is not None and price(name, Usage()) is None:
-        message = f"no price is known for {name}, so --max-cost could not be kept; leave it out"
-        raise InvalidInput.field(_FIELD, message, "price_unknown")
-    own = caps.of_owner(context.settings.caps, owner)
-    if own.max_cost_usd is not None or own.max_cost_usd_per_day is not None:
-        message = (
-            f"what {owner!r} may spend is capped (ASSAY_IMPLEMENTER_CAPS), and calls of ideators "
-            "do not count against that cap; drive the search with a client and its own key"
-        )
-        raise InvalidInput.field(_FIELD, message, "cap_not_kept")

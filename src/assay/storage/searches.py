@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, case, func, select, update
+from sqlalchemy import ColumnElement, and_, func, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
-from assay.contracts.search import AnswerRequest, EpochRequest, PauseRequest, SearchRequest
+from assay.contracts.search import EpochRequest, PauseRequest, SearchRequest
 from assay.domain.conditions import Conditions
 from assay.domain.errors import Conflict, InvalidInput, NotFound
 from assay.domain.ids import new_id
 from assay.domain.states import Driver, EpochState, SearchState
-from assay.storage import batches, drivers, environments, schema
+from assay.storage import batches, calls, drivers, environments, schema
 from assay.storage.bases import Base, base_of
 from assay.storage.batches import Similar
 from assay.storage.database import Database
@@ -27,7 +27,6 @@ from assay.storage.rows import changed
 
 #: Types of a search's events, beside those of its pauses.
 EPOCH_STORED, EPOCH_SUBMITTED = "search.epoch_stored", "search.epoch_submitted"
-ANSWER_UNREAD = "search.answer_unread"
 #: The reason of a pause for an error of the loop.
 ERROR = "error"
 ENDED = tuple(f"search.{s.value}" for s in (SearchState.FINISHED, SearchState.CANCELLED))
@@ -80,7 +79,7 @@ def create(
     return search.id
 
 
-def _locked(session: Session, search_id: str) -> schema.Search:
+def locked(session: Session, search_id: str) -> schema.Search:
     """A search's row, locked: its epochs are stored, submitted and cancelled one by one."""
     row = session.get(schema.Search, search_id, with_for_update={"key_share": True})
     if row is None:
@@ -93,7 +92,7 @@ def end(db: Database, session: Session, search_id: str, state: SearchState) -> N
 
     Cancelling also cancels the batches of its epochs.
     """
-    holder = _locked(session, search_id).holder
+    holder = locked(session, search_id).holder
     ended = changed(
         session,
         update(schema.Search)
@@ -103,7 +102,9 @@ def end(db: Database, session: Session, search_id: str, state: SearchState) -> N
     if ended and holder is not None:
         post(session, Topic.IMPLEMENTER, holder)
     if ended:
-        _tell(db, session, search_id, f"search.{state.value}", {})
+        of_ideator = schema.ModelCall.implementation_id.is_(None)
+        calls.interrupt(session, and_(schema.ModelCall.search_id == search_id, of_ideator))
+        tell(db, session, search_id, f"search.{state.value}", {})
     if state is SearchState.CANCELLED:
         for batch_id in session.scalars(
             select(schema.Batch.id).where(
@@ -121,7 +122,7 @@ def pause(
     Raises:
         Conflict: the search has ended, or the epoch is not finished.
     """
-    search = _locked(session, search_id)
+    search = locked(session, search_id)
     known = pauses(session, [search_id])[search_id]
     if any(found.epoch == epoch and not found.is_error for found in known):
         return
@@ -130,7 +131,7 @@ def pause(
     numbers = {finished.number for finished in finished_epochs(session, [search_id])[search_id]}
     if epoch not in numbers:
         raise Conflict(f"epoch {epoch} of {search_id} is not finished", code="epoch_not_finished")
-    _tell(db, session, search_id, PAUSED, {"epoch": epoch, **request.model_dump(mode="json")})
+    tell(db, session, search_id, PAUSED, {"epoch": epoch, **request.model_dump(mode="json")})
 
 
 def stop(
@@ -140,13 +141,13 @@ def stop(
 
     A search that ended, is paused already or is driven by another by now stays as it is.
     """
-    search = _locked(session, held.search)
+    search = locked(session, held.search)
     if search.state != SearchState.RUNNING.value or search.holder != holder:
         return
     if not drivers.is_paused(session, held.search):
         epoch = len(finished_epochs(session, [held.search])[held.search])
         data = {"epoch": epoch, "reason": ERROR, "code": code, "message": message}
-        _tell(db, session, held.search, PAUSED, data)
+        tell(db, session, held.search, PAUSED, data)
     drivers.release(session, holder, held.search)
 
 
@@ -163,18 +164,18 @@ def resume(
     Raises:
         Conflict: as `drivers.give_to`.
     """
-    search = _locked(session, search_id)
+    search = locked(session, search_id)
     if search.state != SearchState.RUNNING.value:
         return
     drivers.give_to(db, session, search, driver, most_detached)
     found = pauses(session, [search_id])[search_id]
     if found and found[-1].resumed_at is None:
-        _tell(db, session, search_id, RESUMED, {"epoch": found[-1].epoch})
+        tell(db, session, search_id, RESUMED, {"epoch": found[-1].epoch})
 
 
 def check_driver(session: Session, search_id: str, holder: str | None) -> None:
     """Lock a search for a write of whoever drives it. Raises as `drivers.check`."""
-    drivers.check(_locked(session, search_id), holder)
+    drivers.check(locked(session, search_id), holder)
 
 
 @dataclass(frozen=True)
@@ -232,74 +233,12 @@ def has_told_the_end(session: Session, search_id: str, last: int) -> bool:
     return session.scalars(query.limit(1)).first() is not None
 
 
-def _tell(db: Database, session: Session, search_id: str, kind: str, data: dict[str, Any]) -> None:
-    """Write an event. The search's row is locked, so ids increase in commit order."""
+def tell(db: Database, session: Session, search_id: str, kind: str, data: dict[str, Any]) -> None:
+    """Write an event. The search's row must be locked, so that ids increase in commit order."""
     session.add(
         schema.SearchEvent(search_id=search_id, type=kind, data=data, created_at=db.now(session))
     )
     session.flush()
-
-
-def put_answer(
-    db: Database, session: Session, search_id: str, answer_id: str, request: AnswerRequest
-) -> bool:
-    """Keep an answer of the ideator, also of a search that has ended: it was paid for.
-
-    True if it is new, False if the same is there already.
-
-    Raises:
-        Conflict: another answer has this id.
-    """
-    _locked(session, search_id)
-    values = request.model_dump(mode="json")
-    stored = session.get(schema.IdeatorAnswer, (search_id, answer_id))
-    if stored is not None:
-        if any(getattr(stored, name) != value for name, value in values.items()):
-            raise Conflict(
-                f"{search_id} already has another answer {answer_id}; send it under an id of its "
-                "own",
-                code="answer_exists",
-            )
-        return False
-    session.add(
-        schema.IdeatorAnswer(
-            search_id=search_id, id=answer_id, created_at=db.now(session), **values
-        )
-    )
-    session.flush()
-    if request.unread:
-        known = {name: values[name] for name in ("epoch", "asked", "ideas", "unread")}
-        _tell(db, session, search_id, ANSWER_UNREAD, {"answer": answer_id, **known})
-    return True
-
-
-def answers(
-    session: Session, search_id: str, *, after: str = "", unread: bool = False
-) -> Iterator[schema.IdeatorAnswer]:
-    """The answers of a search's ideator whose id is greater than `after`, in order.
-
-    With `unread`, those alone that hold passages which could not be read. Each is read when it is
-    asked for, because one can take a megabyte.
-    """
-    table = schema.IdeatorAnswer
-    query = select(table).where(table.search_id == search_id).order_by(table.id).limit(1)
-    if unread:
-        query = query.where(table.unread > 0)
-    while (found := session.scalars(query.where(table.id > after)).one_or_none()) is not None:
-        yield found
-        after = found.id
-
-
-def answer_counts(session: Session, search_ids: Sequence[str]) -> Mapping[str, tuple[int, int]]:
-    """For each search, how many answers are kept, and how many of them are unread in part."""
-    table = schema.IdeatorAnswer
-    unread = func.sum(case((table.unread > 0, 1), else_=0))
-    rows = session.execute(
-        select(table.search_id, func.count(), unread)
-        .where(table.search_id.in_(search_ids))
-        .group_by(table.search_id)
-    )
-    return {search: (total, some) for search, total, some in rows}
 
 
 def put_epoch(
@@ -312,7 +251,7 @@ def put_epoch(
             has ended, or it has no such epoch.
         InvalidInput: there are more ideas than the search's `batch_size`.
     """
-    search = _locked(session, search_id)
+    search = locked(session, search_id)
     ideas: list[Any] = [idea.model_dump(mode="json") for idea in request.ideas]
     stored = session.get(schema.Epoch, (search_id, number))
     if stored is not None:
@@ -340,7 +279,7 @@ def put_epoch(
     session.add(
         schema.Epoch(search_id=search_id, number=number, ideas=ideas, created_at=db.now(session))
     )
-    _tell(db, session, search_id, EPOCH_STORED, {"epoch": number, "ideas": len(ideas)})
+    tell(db, session, search_id, EPOCH_STORED, {"epoch": number, "ideas": len(ideas)})
     return True
 
 
@@ -354,7 +293,7 @@ def submit_epoch(
     similar: Sequence[Sequence[Similar]] = (),
 ) -> tuple[str, bool]:
     """Submit the stored ideas of an epoch, once. Returns the batch's id and whether it is new."""
-    search = _locked(session, search_id)
+    search = locked(session, search_id)
     epoch = session.get(schema.Epoch, (search_id, number))
     if epoch is None:
         raise Conflict(f"epoch {number} of {search_id} has no ideas yet; PUT them first")
@@ -374,7 +313,7 @@ def submit_epoch(
         base=base_of(search),
     )
     told = {"epoch": number, "batch": epoch.batch_id}
-    _tell(db, session, search_id, EPOCH_SUBMITTED, told)
+    tell(db, session, search_id, EPOCH_SUBMITTED, told)
     return epoch.batch_id, True
 
 

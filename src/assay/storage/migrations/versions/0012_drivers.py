@@ -8,7 +8,7 @@ from alembic import op
 
 from assay.storage.types import UtcDateTime
 
-revision = "0013"
+revision = "0012"
 down_revision = "0011"
 branch_labels = None
 depends_on = None
