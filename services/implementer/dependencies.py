@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import Depends, Header, HTTPException, Path, Query, Request
 from fastapi.dependencies.models import Dependant
 from starlette.concurrency import run_in_threadpool
+from starlette.types import Scope
 
 from assay.contracts.base import MAX_INTEGER, Name, ShortName
 from assay.domain.errors import Forbidden
@@ -34,6 +35,28 @@ async def get_context(request: Request) -> Context:
 ContextDep = Annotated[Context, Depends(get_context)]
 
 
+@dataclass(frozen=True)
+class Acting:
+    """This process, which holds a search and drives it for its owner (`driving.py`).
+
+    It stands in the scope of a request under `ACTING`. Servers make scopes from nothing but the
+    connection, so no request that came over a network has it: there is no secret to lose.
+    """
+
+    owner: str
+    search: str
+    holder: str
+
+
+ACTING = "assay.acting"
+
+
+def acting_in(scope: Scope) -> Acting | None:
+    """Who acts for an owner in this process; None for every request from outside."""
+    found = scope.get(ACTING)
+    return found if isinstance(found, Acting) else None
+
+
 def owner_of(context: Context, authorization: str | None) -> str:
     """Whose API key a header holds; `local` where no keys are configured.
 
@@ -53,10 +76,24 @@ def owner_of(context: Context, authorization: str | None) -> str:
 
 
 async def get_owner(
-    context: ContextDep, authorization: Annotated[str | None, Header()] = None
+    request: Request, context: ContextDep, authorization: Annotated[str | None, Header()] = None
 ) -> str:
-    """Whose API key was sent; `local` where no keys are configured."""
-    return owner_of(context, authorization)
+    """Whose API key was sent, or for whom this process acts; `local` where no keys are
+    configured."""
+    acting = acting_in(request.scope)
+    return acting.owner if acting is not None else owner_of(context, authorization)
+
+
+async def get_holder(request: Request, search_id: IdPath) -> str | None:
+    """The process of the service that drives this search and sends this; None for a client.
+
+    Raises:
+        Forbidden: it acts for the owner of another search.
+    """
+    acting = acting_in(request.scope)
+    if acting is not None and acting.search != search_id:
+        raise Forbidden(f"this process drives {acting.search}, not {search_id}")
+    return None if acting is None else acting.holder
 
 
 async def may_scrape(
@@ -73,10 +110,13 @@ async def may_scrape(
 
 
 OwnerDep = Annotated[str, Depends(get_owner)]
+HolderDep = Annotated[str | None, Depends(get_holder)]
 
 
-async def get_administrator(context: ContextDep, owner: OwnerDep) -> str:
+async def get_administrator(request: Request, context: ContextDep, owner: OwnerDep) -> str:
     """Who may change workers: the owners that are named, or, with one API key or none, anybody."""
+    if acting_in(request.scope) is not None:
+        raise Forbidden("a search changes no workers")
     named, keys = context.settings.admins, context.settings.api_keys
     if owner in named or (not named and len(keys) <= 1):
         return owner

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from assay.domain.errors import AssayError
 from services.implementer import problems
 from services.implementer.context import Context
-from services.implementer.dependencies import owner_of, worker_of
+from services.implementer.dependencies import acting_in, owner_of, worker_of
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -28,7 +28,8 @@ class RequireKey:
         self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] not in _WITHOUT_BODY:
+        outside = scope["type"] == "http" and acting_in(scope) is None
+        if outside and scope["method"] not in _WITHOUT_BODY:
             try:
                 await self._check(scope["path"], Headers(scope=scope).get("authorization"))
             except (AssayError, HTTPException) as error:

@@ -50,6 +50,12 @@ class ImplementerSettings(ServiceSettings):
         description="Ideas implemented at once, of one batch three quarters of them; most wait "
         "for a call.",
     )
+    detached_searches: int = Field(
+        16, ge=0, description="Searches of an owner that the service drives at once (--detach)."
+    )
+    concurrent_searches: int = Field(
+        128, ge=0, description="Searches that a process drives at once, each in a thread."
+    )
     models: dict[str, ModelLimits] = Field(
         {},
         description="Limits by model, `provider:model` or provider (JSON): `concurrent_calls` "
@@ -94,7 +100,9 @@ class ImplementerSettings(ServiceSettings):
     )
 
     idea_lease_seconds: float = Field(
-        30, gt=0, description="After so long without a sign of it, another takes an idea over."
+        30,
+        gt=0,
+        description="After so long without a sign of it, another takes ideas and searches over.",
     )
 
     @field_validator("api_keys")

@@ -51,7 +51,7 @@ def check_models(context: Context, executor: str) -> None:
     """Refuse an executor that is misnamed or whose key is missing."""
     try:
         name = ModelName.parse(executor)
-        _check_address(context, name)
+        check_address(context, name, "/executor")
         if context.settings.replay is None:  # which needs no key, and no package
             executor_of(context, executor)
     except MissingKey as error:
@@ -62,15 +62,18 @@ def check_models(context: Context, executor: str) -> None:
         raise InvalidInput.field("/executor", str(error), "unknown_model") from None
 
 
-def _check_address(context: Context, name: ModelName) -> None:
-    """An address of the caller's choice would be sent this server's key."""
+def check_address(context: Context, name: ModelName, field: str) -> None:
+    """An address of the caller's choice would be sent this server's key.
+
+    Raises InvalidInput about the field.
+    """
     settings = context.settings
     if name.base_url is None or not settings.api_keys:
         return
     if name.base_url not in settings.model_urls:
         allowed = ", ".join(settings.model_urls) or "none"
         raise InvalidInput.field(
-            "/executor",
+            field,
             f"{name.base_url} is not an address this server sends its key to "
             f"(ASSAY_IMPLEMENTER_MODEL_URLS: {allowed})",
             "model_url_not_allowed",

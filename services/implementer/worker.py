@@ -1,4 +1,5 @@
-"""An implement worker: turns ideas into codebases, as one of several processes."""
+"""An implement worker: turns ideas into codebases and drives searches, as one of several
+processes."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from assay.storage.outbox import Topic
 from assay.storage.settings import ServerSettings
 from assay.telemetry.counts import serve_metrics
 from services.implementer.context import Context
+from services.implementer.driving import SearchDrivers
 from services.implementer.pool import ImplementPool
 from services.implementer.settings import ImplementerSettings
 
@@ -28,18 +30,31 @@ def implement() -> int:
         context = Context(connections.db, connections.store, Catalog(), settings, holder=holder)
         context.on_commit = connections.relay.wake
         pool = ImplementPool(context)
+        searches = SearchDrivers(context)
         pool.start()
+        searches.start()
 
         def heard(key: str) -> None:
             if key == holder:
                 pool.look_again()
+                searches.look_again()
+            elif key.startswith("srch_"):
+                searches.look()
             else:
                 pool.look_at(key)
 
-        topics = [(Topic.IMPLEMENT, ""), (Topic.IMPLEMENTER, holder)]
-        connections.listen(topics, heard, pool.rescan)
+        def missed() -> None:
+            pool.rescan()
+            searches.look()
+
+        def stop() -> None:
+            searches.stop()
+            pool.stop()
+
+        topics = [(Topic.IMPLEMENT, ""), (Topic.DRIVE, ""), (Topic.IMPLEMENTER, holder)]
+        connections.listen(topics, heard, missed)
         port = serve_metrics(settings.metrics_host, settings.metrics_port)
         announce(holder=holder, metrics_port=port)
-        return pool.stop
+        return stop
 
     return run_service("implement-worker", server, start)

@@ -26,6 +26,7 @@ from assay.storage.objects import LocalStore
 from assay.storage.outbox import RelayLoop, Topic
 from services.implementer.binding import NO_KEYS, bind, url_of
 from services.implementer.context import Context
+from services.implementer.driving import SearchDrivers
 from services.implementer.http import http_server
 from services.implementer.pool import ImplementPool
 from services.implementer.settings import ImplementerSettings
@@ -84,6 +85,7 @@ class LocalService:
         self._open_stores(api_settings)
         self._start_api()
         self.pool = ImplementPool(self.context)
+        self.searches = SearchDrivers(self.context)
         self.relay = self._make_relay()
         self.context.on_commit = self.relay.wake
         self.scheduler = Scheduler(
@@ -93,6 +95,7 @@ class LocalService:
         self._thread("relay", self.relay.run)
         self._thread("scheduler", self.scheduler.run)
         self.pool.start()
+        self.searches.start()
 
     def _open_stores(self, api_settings: ImplementerSettings) -> None:
         _check_log(self.settings.database_path)
@@ -151,12 +154,17 @@ class LocalService:
         dispatcher = InProcessDispatcher(
             {
                 Topic.IMPLEMENT: self.pool.look_at,
-                Topic.IMPLEMENTER: lambda _: self.pool.look_again(),
+                Topic.IMPLEMENTER: lambda _: self._look_again(),
+                Topic.DRIVE: lambda _: self.searches.look(),
                 Topic.SCHEDULE: lambda _: self.scheduler.wake(),
                 Topic.WORKER: self._ring_worker,
             }
         )
         return RelayLoop(self.db, dispatcher, poll_seconds=RELAY_SECONDS)
+
+    def _look_again(self) -> None:
+        self.pool.look_again()
+        self.searches.look_again()
 
     def _ring_worker(self, worker_id: str) -> None:
         """Our own worker asks when it is rung; any other waits at the API."""
@@ -168,6 +176,7 @@ class LocalService:
     def stop(self) -> None:
         """Stop every part. What ran is tried again by the next process."""
         self.worker.stop()
+        self.searches.stop()
         self.pool.stop()
         self.scheduler.stop()
         self.relay.stop()

@@ -438,6 +438,22 @@ def test_a_search_that_fails_alike_pauses_with_3_and_is_resumed(cli: Cli) -> Non
     assert cli("search", "resume", last, "--no-pause").code == 0
 
 
+def test_a_detached_search_is_left_to_the_service(cli: Cli) -> None:
+    start = ("search", "start", "fake", "--profile", "tiny", "--epochs", "1", "--batch-size", "1")
+    model = ("--ideator", "anthropic:claude-opus-4-5")
+    answer = cli(*start, *model, "--detach", "--yes")
+    assert answer.code == 0, "no key is needed here"
+    ((id_, search),) = cli.service.searches.items()
+    assert (search["driver"], search["state"]) == ("service", "running")
+    assert f"assay search watch {id_}" in answer.out
+    assert f"assay search cancel {id_}" in answer.out
+    assert cli.service.epochs[id_] == []
+    shown = " ".join(cli("search", "show", id_).out.split())
+    assert "driven by the service" in shown
+    assert cli("search", "resume", id_, "--detach", "--no-pause").code == 2
+    assert cli("search", "resume", id_, "--detach", "--json").json["data"]["driver"] == "service"
+
+
 def test_an_interrupted_search_is_resumed(cli: Cli) -> None:
     cli.service.faults.append(Fault("PUT", ".*/epochs/1", 400, code="bad"))
     started = cli("search", "start", "fake", "--profile", "tiny", "--epochs", "2",
@@ -727,4 +743,4 @@ def test_every_verb_takes_json_and_has_help() -> None:
         seen += 1
         options = {o for p in item.params for o in p.opts}
         assert "--json" in options, name
-    assert seen == 56
+    assert seen == 57

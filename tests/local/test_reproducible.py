@@ -35,12 +35,15 @@ def search_command(service: ServiceProcess, *arguments: str) -> subprocess.Popen
     )
 
 
-def start_search(service: ServiceProcess, seed: int = 11) -> subprocess.Popen[bytes]:
-    """A search of `toy`, driven by a client process."""
+def start_search(
+    service: ServiceProcess, seed: int = 11, *options: str
+) -> subprocess.Popen[bytes]:
+    """A search of `toy`, driven by a client process unless `options` say otherwise."""
     return search_command(
         service,
         *("start", "toy", "--profile", "tiny", "--strategy", "evolution"),
         *("--epochs", str(EPOCHS), "--batch-size", str(IDEAS), "--seed", str(seed)),
+        *options,
     )
 
 
@@ -122,6 +125,28 @@ def test_a_search_that_is_killed_and_resumed_is_the_same_search(
         assert search_command(service, "resume", search).wait(timeout=120) == 0
         with service.client() as client:
             assert record(client, search) == reference
+    finally:
+        service.stop()
+
+
+@pytest.mark.parametrize("epochs", [0, 2])
+def test_a_search_in_a_service_that_is_killed_is_the_same_search(
+    tmp_path: Path, reference: list[dict[str, Any]], epochs: int
+) -> None:
+    service = ServiceProcess(tmp_path / "data", sandbox="subprocess")
+    service.start()
+    assert start_search(service, 11, "--detach").wait(timeout=60) == 0
+    search = _search_with_epochs(service, epochs)
+    service.kill()
+    service.start()
+    try:
+        with service.client() as client:
+            told = [event.type for event in client.searches.follow(search)]
+            body = client.searches.get(search)
+            assert (body.state, body.driver) == ("finished", "service")
+            assert record(client, search) == reference
+            assert told.count("search.epoch_submitted") == EPOCHS
+        assert service.assay("search", "watch", search).returncode == 0
     finally:
         service.stop()
 

@@ -177,6 +177,7 @@ def search_body() -> Json:
     return {
         "environment": "count",
         "profile": "tiny",
+        "driver": "client",
         "strategy": "random",
         "seed": 0,
         "epochs": 2,
@@ -330,6 +331,12 @@ ENDPOINTS = [
         "/v1/searches/{search_id}/epochs/{number}/pause",
         search.PauseRequest,
         lambda _: {"code": "crashed", "failed": 1, "total": 1, "message": "m"},
+    ),
+    Endpoint(
+        "POST",
+        "/v1/searches/{search_id}/resume",
+        search.ResumeRequest,
+        lambda _: {"driver": "client"},
     ),
     Endpoint(
         "POST",

@@ -23,23 +23,25 @@ from assay.contracts.search import (
     IdeatorCallEndRequest,
     IdeatorCallRequest,
     PauseRequest,
+    ResumeRequest,
     SearchBody,
     SearchRequest,
     bytes_of,
 )
 from assay.domain.errors import NotFound
-from assay.domain.states import SearchState
+from assay.domain.states import Driver, SearchState
 from assay.environments.catalog import Environment
 from assay.llm import ModelName, Usage, price
 from assay.storage import conditions, ideator_calls, idempotency, schema, searches
 from assay.storage.bases import Base, base_of, needs_sandbox
 from assay.storage.batches import Similar
 from assay.storage.rows import get
-from services.implementer import bases, novelty, submission
+from services.implementer import bases, ideators, novelty, submission
 from services.implementer.context import Context
 from services.implementer.dependencies import (
     ContextDep,
     EpochPageDep,
+    HolderDep,
     IdPath,
     KeyDep,
     OwnerDep,
@@ -77,21 +79,32 @@ def owned_search(session: Session, search_id: str, owner: str) -> schema.Search:
 def create(
     request: SearchRequest, context: ContextDep, owner: OwnerDep, key: KeyDep = None
 ) -> Response:
-    """Record a search. A client then proposes its epochs."""
+    """Record a search. Its driver, a client or the service, then proposes its epochs."""
     environment = submission.known_environment(context, request.environment)
     environment.profile(request.profile)
     submission.check_models(context, request.executor)
+    if request.driver == "service":
+        ideators.check(context, request.strategy, request.ideator, request.config)
     submission.check_search_caps(context, request, owner)
     base = bases.resolve(context, environment, request.base, owner)
     environment_id = submission.register(context, environment)
 
     def action(session: Session) -> tuple[int, dict[str, Any]]:
-        search_id = searches.create(context.db, session, request, owner, environment_id, base)
+        search_id = searches.create(
+            context.db,
+            session,
+            request,
+            owner,
+            environment_id,
+            base,
+            most_detached=context.settings.detached_searches,
+        )
         row = get(session, schema.Search, search_id, "search")
         return 201, search_body(context, session, row).wire()
 
     fingerprint = idempotency.fingerprint("POST /v1/searches", request.model_dump_json())
     done = idempotency.once(context.db, owner, key, fingerprint, action)
+    context.on_commit()
     headers = {"Location": f"/v1/searches/{done.body['id']}"}
     if done.replayed:
         headers["Idempotent-Replayed"] = "true"
@@ -122,7 +135,10 @@ def read(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> SearchBody:
 @router.post("/searches/{search_id}/cancel")
 def cancel(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> SearchBody:
     """Cancel a search and the batches of its epochs. Repeating it changes nothing."""
-    return _end(search_id, context, owner, SearchState.CANCELLED)
+    with context.write() as session:
+        owned_search(session, search_id, owner)
+        searches.end(context.db, session, search_id, SearchState.CANCELLED)
+    return read(search_id, context, owner)
 
 
 @router.post("/searches/{search_id}/finish")
@@ -130,11 +146,16 @@ def finish(
     search_id: IdPath,
     context: ContextDep,
     owner: OwnerDep,
+    holder: HolderDep,
     request: Annotated[FinishRequest | None, Body()] = None,
 ) -> SearchBody:
     """Say that no further epoch will come. Repeating it changes nothing."""
     epochs = None if request is None else request.epochs
-    return _end(search_id, context, owner, SearchState.FINISHED, epochs=epochs)
+    with context.write() as session:
+        if owned_search(session, search_id, owner).state == SearchState.RUNNING.value:
+            searches.check_driver(session, search_id, holder)
+        searches.end(context.db, session, search_id, SearchState.FINISHED, epochs=epochs)
+    return read(search_id, context, owner)
 
 
 @router.post("/searches/{search_id}/extend")
@@ -166,20 +187,37 @@ def pause_after(
     request: PauseRequest,
     context: ContextDep,
     owner: OwnerDep,
+    holder: HolderDep,
 ) -> SearchBody:
     """Say that the loop stops because this epoch failed. Repeating it changes nothing."""
     with context.write() as session:
         owned_search(session, search_id, owner)
+        searches.check_driver(session, search_id, holder)
         searches.pause_after(context.db, session, search_id, number, request)
     return read(search_id, context, owner)
 
 
 @router.post("/searches/{search_id}/resume")
-def resume(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> SearchBody:
-    """Say that the loop goes on after a pause. Repeating it changes nothing."""
+def resume(
+    search_id: IdPath,
+    context: ContextDep,
+    owner: OwnerDep,
+    request: Annotated[ResumeRequest | None, Body()] = None,
+) -> SearchBody:
+    """Say that the loop continues after a pause, and who runs it: a client, if nothing is said.
+
+    Repeating it changes nothing. A client that ran it is refused once the service does; the
+    service gives a search back when it is paused.
+    """
+    driver = Driver((request or ResumeRequest()).driver)
+    with context.db.read() as session:
+        search = owned_search(session, search_id, owner)
+    if driver is Driver.SERVICE and search.state == SearchState.RUNNING.value:
+        submission.check_models(context, search.executor)
+        ideators.check(context, search.strategy, search.ideator, search.config)
+    most = context.settings.detached_searches
     with context.write() as session:
-        owned_search(session, search_id, owner)
-        searches.resume(context.db, session, search_id)
+        searches.resume(context.db, session, search_id, driver, most_detached=most)
     return read(search_id, context, owner)
 
 
@@ -200,7 +238,7 @@ async def events(
     after_id: Annotated[int, Query(alias="after", ge=0, le=MAX_INTEGER)] = 0,
     last_event_id: Annotated[int | None, Header(ge=0, le=MAX_INTEGER)] = None,
 ) -> Any:
-    """Pauses, extensions, answers that could not be read, and the end of a search.
+    """Epochs, pauses, extensions, answers that could not be read, and the end of a search.
 
     A page of JSON, or a stream, as of a batch's events. What changes in an epoch is among the
     events of its batch.
@@ -222,20 +260,6 @@ def _event_page(
         owned_search(session, search_id, owner)
         found = search_event_page(session, search_id, start, page.limit + 1)
     return page_of(found, page, filters, lambda e: e.id, lambda e: e)
-
-
-def _end(
-    search_id: str,
-    context: ContextDep,
-    owner: str,
-    state: SearchState,
-    *,
-    epochs: int | None = None,
-) -> SearchBody:
-    with context.write() as session:
-        owned_search(session, search_id, owner)
-        searches.end(context.db, session, search_id, state, epochs=epochs)
-    return read(search_id, context, owner)
 
 
 @router.get("/searches/{search_id}/epochs")
@@ -274,6 +298,7 @@ def begin_call(
     request: IdeatorCallRequest,
     context: ContextDep,
     owner: OwnerDep,
+    holder: HolderDep,
 ) -> Response:
     """Record that a request to the ideator's model is about to be sent, under a new id.
 
@@ -281,6 +306,7 @@ def begin_call(
     """
     with context.write() as session:
         search = owned_search(session, search_id, owner)
+        searches.check_driver(session, search_id, holder)
         expected = Usage(request.input_tokens, request.output_tokens)
         is_new = ideator_calls.begin(
             context.db,
@@ -380,12 +406,14 @@ def put_epoch(
     request: EpochRequest,
     context: ContextDep,
     owner: OwnerDep,
+    holder: HolderDep,
 ) -> Response:
     """Store the ideas of the next epoch, before they are submitted."""
     submission.check_epoch(request)
     _check_bases(context, search_id, request, owner)
     with context.write() as session:
         owned_search(session, search_id, owner)
+        searches.check_driver(session, search_id, holder)
         is_new = searches.put_epoch(context.db, session, search_id, number, request)
         body = epoch_body(searches.epoch(session, search_id, number)).wire()
     return JSONResponse(body, 201 if is_new else 200)
@@ -411,6 +439,7 @@ def submit_epoch(
     number: Number,
     context: ContextDep,
     owner: OwnerDep,
+    holder: HolderDep,
     options: Annotated[BatchOptions | None, Body()] = None,
 ) -> Response:
     """Submit the stored ideas of an epoch as a batch, exactly once."""
@@ -423,6 +452,7 @@ def submit_epoch(
     context.store.check()
     similar, based_on = _prepare(context, search, number, chosen, environment)
     with context.write() as session:
+        searches.check_driver(session, search_id, holder)
         # What a search learns from is compared with what it finds later.
         on = conditions.of_search(session, search_id) or conditions.choose(
             session,

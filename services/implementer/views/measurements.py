@@ -296,6 +296,7 @@ def _search_body(
         executor_usage=used[1],
         answers=answers[0],
         answers_unread=answers[1],
+        driver=row.driver,
         metadata=row.labels,
         created_at=row.created_at,
         finished_at=row.finished_at,

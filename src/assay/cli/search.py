@@ -24,6 +24,7 @@ from assay.cli.command import (
     root,
 )
 from assay.domain.errors import InvalidInput, NotFound, Unavailable
+from assay.domain.states import Driver, SearchState
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -46,6 +47,9 @@ PatienceSeconds = Annotated[
     typer.Option(
         "--patience", min=0, help="Seconds to wait for a service that is away; 0: do not wait."
     ),
+]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="The service runs the loop, with the keys that it has.")
 ]
 
 
@@ -100,6 +104,7 @@ def start(
         int, typer.Option(min=1, max=64, help="Fresh seeds of each that is confirmed.")
     ] = 5,
     no_pause: opt.NoPause = False,
+    detach: Detach = False,
     record: opt.Record = None,
     replay: opt.Replay = None,
     no_overlap: Annotated[
@@ -144,7 +149,16 @@ def start(
         max_cost=max_cost, max_ideator_cost=max_ideator_cost, max_executor_cost=max_executor_cost
     )
     request.caps.max_gpu_hours, request.base = options.max_gpu_hours, base
+    request.driver = "service" if detach else "client"
+    if detach:
+        _refuse_folders(record, replay)
     _start(context, request, config, _recorded(record, replay), patience, dry_run, yes, as_json)
+
+
+def _refuse_folders(record: Path | None, replay: Path | None) -> None:
+    """Folders of answers are on this machine. Raises InvalidInput."""
+    if record is not None or replay is not None:
+        raise InvalidInput("--record and --replay: not with --detach; leave one of them out")
 
 
 def _recorded(record: Path | None, replay: Path | None) -> RecordedIdeas | None:
@@ -237,7 +251,10 @@ def _start(
     as_json: bool,
 ) -> None:
     out = root(context).output(as_json)
-    ideator = open_ideator_named(request.ideator, config.ideator, recorded)
+    detach = request.driver == "service"
+    ideator = None
+    if not detach:
+        ideator = open_ideator_named(request.ideator, config.ideator, recorded)
     size = f"{request.epochs} epochs of {request.batch_size} ideas"
     with root(context).client() as client:
         config = _with_sources(client, config, request.environment)
@@ -251,7 +268,10 @@ def _start(
         request.caps = _agreed_caps(client, out, request, config, yes)
         search = client.searches.create(request)
         out.say(f"{search.id}: {request.strategy}, {size}")
-    _drive(context, search.id, ideator, out, patience, recorded=recorded)
+    if ideator is None:
+        _detached(search, out)
+    else:
+        _drive(context, search.id, ideator, out, patience, recorded=recorded)
 
 
 @app.command()
@@ -260,6 +280,7 @@ def resume(
     context: typer.Context,
     search: Search,
     no_pause: opt.NoPause = False,
+    detach: Detach = False,
     record: opt.Record = None,
     replay: opt.Replay = None,
     patience: PatienceSeconds = 3600.0,
@@ -268,9 +289,16 @@ def resume(
     """Go on with a search from wherever it stopped.  Example: assay search resume srch_01k8…"""
     from assay.search import SearchConfig
 
+    if detach and no_pause:
+        raise InvalidInput("--no-pause: not with --detach; leave one of them out")
+    if detach:
+        _refuse_folders(record, replay)
     out = root(context).output(as_json)
     with root(context).client() as client:
         body = client.searches.get(full_id(search, client.searches.list()))
+        if detach:
+            _detached(client.searches.resume(body.id, "service"), out)
+            return
         pause = False if no_pause else None
         recorded = _recorded(record, replay)
         options = SearchConfig.read(body.config).ideator
@@ -337,6 +365,28 @@ def show(context: typer.Context, search: Search, as_json: AsJson = False) -> Non
     out = root(context).output(as_json)
     with root(context).client() as client:
         _show(client, client.searches.get(full_id(search, client.searches.list())), out)
+
+
+@app.command()
+@command
+def watch(context: typer.Context, search: Search, as_json: AsJson = False) -> None:
+    """Follow a search until it ends or pauses; --json prints its events, one per line."""
+    from assay.cli.output import emit, to_plain
+    from assay.cli.searching import follow_search
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        id_ = full_id(search, client.searches.list())
+        show_event = (lambda event: emit(to_plain(event))) if as_json else None
+        try:
+            paused = follow_search(client, id_, out, show_event)
+        except KeyboardInterrupt:
+            out.err.print(f"Detached; {id_} goes on. Follow it with: assay search watch {id_}")
+            raise typer.Exit(INTERRUPTED) from None
+        if not as_json:
+            _show(client, client.searches.get(id_), out)
+    if paused:
+        raise typer.Exit(PAUSED)
 
 
 @app.command()
@@ -532,10 +582,24 @@ def _drive(
         except KeyboardInterrupt:
             out.err.print(f"Stopped here. Go on with: assay search resume {search}")
             raise typer.Exit(INTERRUPTED) from None
-        except Exception:
-            out.err.print(f"The search can be resumed: assay search resume {search}")
+        except Exception as error:
+            if getattr(error, "code", "") != "driven_by_service":
+                out.err.print(f"The search can be resumed: assay search resume {search}")
             raise
         _show(client, body, out)
+
+
+def _detached(search: SearchBody, out: Output) -> None:
+    """Say how to look at a search that the service drives, and how to end it."""
+    if search.state != SearchState.RUNNING:
+        out.data(search, f"{search.id} is {search.state} already.")
+        return
+    out.data(
+        search,
+        "The service drives it; this terminal is not needed.",
+        f"Watch it: assay search watch {search.id}",
+        f"End it:   assay search cancel {search.id}",
+    )
 
 
 def _show(client: Client, search: SearchBody, out: Output) -> None:
@@ -552,7 +616,8 @@ def _show(client: Client, search: SearchBody, out: Output) -> None:
         )
     line = (
         f"{search.id}: {search.state}, {search.strategy} on {search.environment}, "
-        f"{search.profile}; epoch {search.epochs_finished} of {search.epochs} finished"
+        f"{search.profile}; epoch {search.epochs_finished} of {search.epochs} finished; driven by "
+        f"{'the service' if search.driver == Driver.SERVICE else 'a client'}"
     )
     epochs = list(client.searches.epochs(search.id))
     confirmed = _confirmed(client, search)
@@ -564,7 +629,9 @@ def _show(client: Client, search: SearchBody, out: Output) -> None:
     progress = read_progress(client, search).lines()
     out.data(found, line, *progress, best_table(search.best), *shown, *notes)
     if search.state == "running" and search.open_pause is None:
-        out.say(f"Go on with: assay search resume {search.id}")
+        detached = search.driver == Driver.SERVICE
+        how = "Watch it: assay search watch" if detached else "Go on with: assay search resume"
+        out.say(f"{how} {search.id}")
 
 
 def _confirmed(client: Client, search: SearchBody) -> list[ExperimentBody]:
@@ -606,5 +673,7 @@ def _paused(pause: PauseBody, search: SearchBody) -> str:
     then = "" if pause.resumed_at is None else ", then resumed"
     if pause.code is None:
         return f"paused by a person{then}"
+    if pause.reason == "error":
+        return f"paused in epoch {pause.epoch} ({clean(pause.code)}), then resumed"
     failed = f"{pause.failed} of {pause.total} ideas failed with {clean(pause.code)}"
     return f"paused after epoch {pause.epoch} ({failed}){then}"

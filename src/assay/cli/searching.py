@@ -136,3 +136,30 @@ def patience(out: Output, seconds: float) -> Patience:
         out.say(f"The service is back after {format_seconds(after)}; the search continues.")
 
     return Patience(seconds, on_away=away, on_back=back)
+
+
+def follow_search(
+    client: Client,
+    search: str,
+    out: Output,
+    show_event: Callable[[EventBody], None] | None = None,
+) -> bool:
+    """Show a search by its events, whoever drives it. Returns whether it is paused, else it ended.
+
+    `show_event` is called with each event instead.
+    """
+    observer = LineObserver(out, client)
+    for event in client.searches.follow(search):
+        if show_event is not None:
+            show_event(event)
+        elif event.type == "search.epoch_stored":
+            out.say(f"epoch {event.data['epoch']}: {event.data['ideas']} ideas stored")
+        elif event.type == "search.epoch_submitted":
+            number, batch = int(event.data["epoch"]), str(event.data["batch"])
+            observer.submitted(number, batch)
+            if client.batches.get(batch).finished_at is None:
+                follow_batch(out, client, batch, lambda _: None)
+            observer.epoch_finished(client.searches.get(search), number)
+        if event.type == "search.paused" and client.searches.get(search).open_pause:
+            return True
+    return False

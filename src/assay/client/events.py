@@ -24,7 +24,7 @@ IDLE_SECONDS = 60.0
 #: Give up after this many reconnections in a row that brought nothing.
 RECONNECTIONS = 6
 POLL_SECONDS = 1.0
-LAST_EVENT = "batch.finished"
+LAST_EVENTS = ("batch.finished",)
 #: Code of a 429 that streams get and pages do not.
 TOO_MANY_STREAMS = "too_many_streams"
 
@@ -73,17 +73,25 @@ def _message(fields: dict[str, list[str]]) -> Message:
 class Follower:
     """Yields each event of a batch once, across lost connections, until the batch is finished.
 
+    `last`: types of events after which nothing follows.
+
     Streams where the service offers it and polls where it does not (a proxy that buffers or
     refuses streams, a service that has too many of them open). A client that waits for a service
     that is away does so here too. `deadline` is a `time.monotonic()` moment or None.
     """
 
     def __init__(
-        self, http: Http, path: str, after: int = 0, deadline: float | None = None
+        self,
+        http: Http,
+        path: str,
+        after: int = 0,
+        deadline: float | None = None,
+        last: tuple[str, ...] = LAST_EVENTS,
     ) -> None:
         self._http = http
         self._path = path
         self._deadline = deadline
+        self._ends = last
         self.last = after
         self._done = False
         self._polling = False
@@ -144,7 +152,7 @@ class Follower:
             if event.id <= self.last:
                 continue
             self.last = event.id
-            self._done = self._done or event.type == LAST_EVENT
+            self._done = self._done or event.type in self._ends
             yield event
 
     def _remaining(self) -> float:

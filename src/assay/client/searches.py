@@ -7,9 +7,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from assay.client.events import Follower
 from assay.client.resource import Group, segment
 from assay.contracts.batch import BatchBody, BatchOptions, EventBody, IdeaRequest
 from assay.contracts.search import (
+    DriverName,
     EpochBody,
     EpochRequest,
     ExtendRequest,
@@ -18,9 +20,13 @@ from assay.contracts.search import (
     IdeatorCallEndRequest,
     IdeatorCallRequest,
     PauseRequest,
+    ResumeRequest,
     SearchBody,
     SearchRequest,
 )
+
+#: Types of events after which a search tells nothing more.
+ENDED = ("search.finished", "search.cancelled")
 
 
 class Searches(Group):
@@ -77,16 +83,25 @@ class Searches(Group):
         """
         return self._change(search, "extend", request)
 
-    def resume(self, search: str) -> SearchBody:
-        """Say that the loop goes on after a pause."""
-        return self._change(search, "resume")
+    def resume(self, search: str, driver: DriverName = "client") -> SearchBody:
+        """Say that the loop continues after a pause, and who runs it from now on.
+
+        Raises:
+            Conflict: the service drives the search (`driven_by_service`), or as many others of
+                its owner as it may (`too_many_detached`).
+        """
+        path = f"{self.path}/{segment(search)}/resume"
+        response = self._http.request("POST", path, body=ResumeRequest(driver=driver))
+        return SearchBody.model_validate_json(response.content)
 
     def events(self, search: str) -> Iterator[EventBody]:
-        """Pauses, extensions and the end of a search, oldest first.
-
-        Changes of an epoch are events of its batch.
-        """
+        """What happened to a search, oldest first. Changes of an epoch are its batch's."""
         return self._walk(EventBody, f"{self.path}/{segment(search)}/events", {})
+
+    def follow(self, search: str) -> Iterator[EventBody]:
+        """Its events as they happen, each once, until it is finished or cancelled."""
+        path = f"{self.path}/{segment(search)}/events"
+        return iter(Follower(self._http, path, last=ENDED))
 
     def epochs(self, search: str) -> Iterator[EpochBody]:
         """The stored epochs, from 0, page by page as they are asked for."""

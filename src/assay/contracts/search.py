@@ -1,4 +1,4 @@
-"""Searches and their epochs. The server keeps the record; a client drives the loop."""
+"""Searches and their epochs. The service keeps the record; a client or the service drives."""
 
 from __future__ import annotations
 
@@ -46,6 +46,10 @@ MAX_EPOCH_BYTES = 16 << 20
 MAX_ANSWER = 1 << 20
 
 
+#: Who runs the loop of a search.
+DriverName = Literal["client", "service"]
+
+
 class SearchRequest(Request):
     """A new search. `config` is the strategy's, kept verbatim so that a search can be resumed."""
 
@@ -65,7 +69,17 @@ class SearchRequest(Request):
     )
     config: JsonObject = {}
     caps: SearchSpending = Field(SearchSpending(), description="For all its epochs together.")
+    driver: DriverName = Field(
+        "client",
+        description="Who runs its loop: client, or service, with the models' keys that it has.",
+    )
     metadata: Metadata = {}
+
+
+class ResumeRequest(Request):
+    """Who runs the loop of a search from now on."""
+
+    driver: DriverName = "client"
 
 
 class EpochRequest(Request):
@@ -193,12 +207,20 @@ class FinishRequest(Request):
 
 
 class PauseBody(Resource):
-    """A stop of the loop: one code ended most of an epoch, or a person asked for it."""
+    """A stop of the loop."""
 
-    reason: str = Field("failures", description="failures or person.")
-    epoch: int | None = Field(None, description="The epoch that failed; null for a person's.")
-    code: str | None = Field(None, description="The code that ended it; null for a person's.")
-    failed: int | None = Field(None, description="Ideas that failed with it.")
+    reason: str = Field(
+        "failures",
+        description="failures: one code ended most of an epoch; person: somebody asked for it; "
+        "error: the loop in the service could not continue.",
+    )
+    epoch: int | None = Field(
+        None, description="The one that failed; of an error, the one under way; else null."
+    )
+    code: str | None = Field(
+        None, description="Of the failures, or of the error; null for a person's."
+    )
+    failed: int | None = Field(None, description="Ideas that failed with the code.")
     total: int | None = Field(None, description="Ideas of the epoch that ended.")
     message: str
     paused_at: datetime
@@ -247,6 +269,7 @@ class SearchBody(Resource):
         0, description="Those of them with passages that could not be read as ideas."
     )
     pauses: list[PauseBody] = Field([], description="Where its loop stopped, and why.")
+    driver: str = Field("client", description="Who runs its loop: client or service.")
     metadata: dict[str, str]
     created_at: datetime
     finished_at: datetime | None

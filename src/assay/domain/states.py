@@ -85,6 +85,13 @@ class SearchState(StrEnum):
     CANCELLED = "cancelled"
 
 
+class Driver(StrEnum):
+    """Who runs the loop of a search."""
+
+    CLIENT = "client"
+    SERVICE = "service"
+
+
 class EpochState(StrEnum):
     """A round of a search: ideas stored, then submitted as a batch, then finished."""
 

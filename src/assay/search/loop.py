@@ -19,7 +19,7 @@ from assay.contracts.search import EpochBody, SearchBody
 from assay.domain.isolation import is_offline
 from assay.domain.metrics import Sample, mean, reward
 from assay.domain.rounding import shown, shown_or_none
-from assay.domain.states import BatchState, MeasurementKind, SearchState
+from assay.domain.states import BatchState, Driver, MeasurementKind, SearchState
 from assay.llm.ideation import Baseline, Ideator, Trajectory
 from assay.llm.recorded_ideas import RecordedIdeas
 from assay.search import warm_start
@@ -27,7 +27,7 @@ from assay.search.ask import SearchError, Setting, fit_epoch, propose
 from assay.search.calls import Ledger
 from assay.search.config import SearchConfig
 from assay.search.confirming import to_confirm
-from assay.search.pausing import SearchPaused, common_failure, pause_request
+from assay.search.pausing import FAILURES, SearchPaused, common_failure, pause_request
 from assay.search.plan import Ask, Situation
 from assay.search.strategy import open_strategy
 from assay.search.trajectories import TrajectoryReader
@@ -82,23 +82,28 @@ def drive(
     *,
     wait: Wait = wait_for,
     pause: bool | None = None,
+    driver: Driver = Driver.CLIENT,
     recorded: RecordedIdeas | None = None,
 ) -> SearchBody:
     """Drive a search to its last epoch, from wherever its record stands, and return it.
 
     A search that somebody cancelled is returned as it is; one that is paused goes on. `pause`:
-    whether it may pause; None: as its record says. `recorded`: a folder that keeps the answers of
-    the ideator, or gives them. The ideator is closed at the end.
+    whether it may pause; None: as its record says. `driver`: who calls this. A client takes a
+    search over that the service paused. `recorded`: a folder that keeps the answers of the
+    ideator, or gives them. The ideator is closed at the end.
 
     Raises:
         SearchPaused: one code ended most of an epoch, or a person paused it; that is stored.
         SearchError: the ideator or the baseline failed, or the cap on cost is reached.
+        Conflict: the service drives the search (`driven_by_service`).
         ClientError: the service failed for longer than the client retries.
     """
     with asyncio.Runner() as runner:
         try:
             seen = observer or Observer()
             loop = _Loop(client, search, ideator, seen, wait, runner, recorded)
+            if driver is Driver.CLIENT:
+                loop.take_over()
             return loop.go_on(pause=pause)
         finally:
             runner.run(ideator.aclose())
@@ -141,7 +146,6 @@ class _Loop:
     def go_on(self, *, pause: bool | None) -> SearchBody:
         """Every epoch that is not finished, in order, also those that are added meanwhile."""
         self._may_pause = self._config.pause if pause is None else pause
-        self._resume()
         number = 0
         while self._search.state == SearchState.RUNNING:
             if number < self._search.epochs:
@@ -165,6 +169,13 @@ class _Loop:
         pause = self._search.open_pause
         if pause is not None:
             raise SearchPaused(pause.message)
+
+    def take_over(self) -> None:
+        """Store that a client drives the search, and that it continues if it was paused."""
+        is_paused = self._search.open_pause is not None
+        is_ours = self._search.driver == Driver.CLIENT
+        if (is_paused or not is_ours) and self._search.state == SearchState.RUNNING:
+            self._search = self._client.searches.resume(self._search.id)
 
     def _confirm(self) -> None:
         """Confirm the best results, if the search is to. No ideator sees what comes of it."""
@@ -224,11 +235,6 @@ class _Loop:
             idempotency_key=f"confirm-{self._search.id}{again}",
         )
 
-    def _resume(self) -> None:
-        """Store that a search that is paused goes on."""
-        if self._search.open_pause is not None:
-            self._search = self._client.searches.resume(self._search.id)
-
     def _epoch(self, number: int) -> None:
         batch = self._submitted(number)
         body = self._client.batches.get(batch)
@@ -275,7 +281,8 @@ class _Loop:
             SearchPaused: it did.
         """
         epoch = self._stored(number) if self._may_pause else None
-        if epoch is None or number in {known.epoch for known in self._search.pauses}:
+        known = {p.epoch for p in self._search.pauses if p.reason == FAILURES}
+        if epoch is None or number in known:
             return
         experiments = self._trajectories.experiments(epoch)
         found = common_failure(experiments, self._search.executor)

@@ -17,6 +17,8 @@ from assay.search.ask import SearchError
 
 #: Of fewer ideas, more than half may fail alike by chance.
 SMALLEST_EPOCH = 4
+#: The reason of such a pause in the record.
+FAILURES = "failures"
 
 
 class SearchPaused(SearchError):

@@ -30,7 +30,8 @@ class Topic(StrEnum):
     """What a message is about; its key is a row's id."""
 
     IMPLEMENT = "implement"  # an experiment waits to be implemented
-    IMPLEMENTER = "implementer"  # an idea that this holder implements was cancelled
+    IMPLEMENTER = "implementer"  # an idea or a search that this holder has was cancelled
+    DRIVE = "drive"  # a search waits for a process of the service to drive it
     SCHEDULE = "schedule"  # a measurement was queued, or resources became free
     WORKER = "worker"  # a worker has something to fetch
 

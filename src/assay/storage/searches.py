@@ -22,15 +22,20 @@ from assay.contracts.search import (
 from assay.domain.conditions import Conditions
 from assay.domain.errors import Conflict, InvalidInput, NotFound
 from assay.domain.ids import new_id
-from assay.domain.states import EpochState, SearchState
-from assay.storage import batches, calls, environments, schema
+from assay.domain.states import Driver, EpochState, SearchState
+from assay.storage import batches, calls, drivers, environments, schema
 from assay.storage.bases import Base
 from assay.storage.batches import Similar
 from assay.storage.database import Database
+from assay.storage.drivers import PAUSED, RESUMED
+from assay.storage.outbox import Topic, post
 from assay.storage.rows import changed
 
-#: Types of a search's events.
-PAUSED, RESUMED, EXTENDED = "search.paused", "search.resumed", "search.extended"
+#: Types of a search's events, beside those of its pauses.
+EPOCH_STORED, EPOCH_SUBMITTED = "search.epoch_stored", "search.epoch_submitted"
+EXTENDED = "search.extended"
+#: The reason of a pause for an error of the loop.
+ERROR = "error"
 ENDED = tuple(f"search.{s.value}" for s in (SearchState.FINISHED, SearchState.CANCELLED))
 
 
@@ -41,8 +46,16 @@ def create(
     owner: str,
     environment_id: str,
     base: Base | None = None,
+    *,
+    most_detached: int = 0,
 ) -> str:
-    """Store a search. Returns its id. `base`: what `request.base` stands for, in every epoch."""
+    """Store a search. Returns its id. `base`: what `request.base` stands for, in every epoch.
+
+    Raises:
+        Conflict: the service is to drive it, and drives `most_detached` of this owner already.
+    """
+    if request.driver == "service":
+        drivers.check_room(db, session, owner, most_detached)
     if base is not None:
         environments.keep_codebase(db, session, base.codebase, environment_id)
     search = schema.Search(
@@ -63,10 +76,13 @@ def create(
         labels=dict(request.metadata),
         caps=request.caps.model_dump(mode="json", exclude_none=True),
         state=SearchState.RUNNING.value,
+        driver=request.driver,
         created_at=db.now(session),
     )
     session.add(search)
     session.flush()
+    if request.driver == "service":
+        post(session, Topic.DRIVE, search.id)
     return search.id
 
 
@@ -94,12 +110,15 @@ def end(
     search = locked(session, search_id)
     if epochs is not None and search.epochs != epochs:
         return
+    holder = search.holder
     ended = changed(
         session,
         update(schema.Search)
         .where(schema.Search.id == search_id, schema.Search.state == SearchState.RUNNING.value)
         .values(state=state.value, finished_at=db.now(session)),
     )
+    if ended and holder is not None:
+        post(session, Topic.IMPLEMENTER, holder)
     if ended:
         of_ideator = schema.ModelCall.implementation_id.is_(None)
         calls.interrupt(session, and_(schema.ModelCall.search_id == search_id, of_ideator))
@@ -122,7 +141,8 @@ def pause_after(
         Conflict: the search has ended, or the epoch is not finished.
     """
     search = locked(session, search_id)
-    if any(found.data.get("epoch") == epoch for found in pauses(session, [search_id])[search_id]):
+    known = pauses(session, [search_id])[search_id]
+    if any(found.data.get("epoch") == epoch and not found.is_error for found in known):
         return
     _refuse_ended(search)
     numbers = {finished.number for finished in finished_epochs(session, [search_id])[search_id]}
@@ -146,12 +166,42 @@ def pause(db: Database, session: Session, search_id: str) -> None:
     tell(db, session, search_id, PAUSED, {"reason": "person", "message": message})
 
 
-def resume(db: Database, session: Session, search_id: str) -> None:
-    """Store that the loop goes on, if the search runs and is paused."""
+def stop(
+    db: Database, session: Session, held: drivers.Held, holder: str, code: str, message: str
+) -> None:
+    """Store that an error stopped the loop in the service, and give up the lease.
+
+    A search that ended, is paused already or is driven by another by now stays as it is.
+    """
+    search = locked(session, held.search)
+    if search.state != SearchState.RUNNING.value or search.holder != holder:
+        return
+    if not drivers.is_paused(session, held.search):
+        epoch = len(finished_epochs(session, [held.search])[held.search])
+        data = {"epoch": epoch, "reason": ERROR, "code": code, "message": message}
+        tell(db, session, held.search, PAUSED, data)
+    drivers.release(session, holder, held.search)
+
+
+def resume(
+    db: Database,
+    session: Session,
+    search_id: str,
+    driver: Driver = Driver.CLIENT,
+    *,
+    most_detached: int = 0,
+) -> None:
+    """Store that the loop continues, if the search runs and is paused, and who drives it now.
+
+    Raises:
+        Conflict: as `drivers.give_to`.
+    """
     search = locked(session, search_id)
+    if search.state != SearchState.RUNNING.value:
+        return
+    drivers.give_to(db, session, search, driver, most_detached)
     found = pauses(session, [search_id])[search_id]
-    is_paused = any(each.resumed_at is None for each in found)
-    if search.state == SearchState.RUNNING.value and is_paused:
+    if any(each.resumed_at is None for each in found):
         tell(db, session, search_id, RESUMED, {"epoch": found[-1].data.get("epoch")})
 
 
@@ -208,6 +258,11 @@ def _refuse_ended(search: schema.Search) -> None:
         raise Conflict(f"the search is {search.state}; start a new one", code="search_ended")
 
 
+def check_driver(session: Session, search_id: str, holder: str | None) -> None:
+    """Lock a search for a write of whoever drives it. Raises as `drivers.check`."""
+    drivers.check(locked(session, search_id), holder)
+
+
 @dataclass(frozen=True)
 class Pause:
     """A stop of the loop, and what was said about it."""
@@ -215,6 +270,11 @@ class Pause:
     data: Mapping[str, Any]
     paused_at: datetime
     resumed_at: datetime | None = None
+
+    @property
+    def is_error(self) -> bool:
+        """Whether an error stopped the loop, and not what came of an epoch."""
+        return self.data.get("reason") == ERROR
 
 
 def pauses(session: Session, search_ids: Sequence[str]) -> Mapping[str, list[Pause]]:
@@ -312,7 +372,7 @@ def put_epoch(
     session.add(
         schema.Epoch(search_id=search_id, number=number, ideas=ideas, created_at=db.now(session))
     )
-    session.flush()
+    tell(db, session, search_id, EPOCH_STORED, {"epoch": number, "ideas": len(ideas)})
     return True
 
 
@@ -350,6 +410,8 @@ def submit_epoch(
         similar,
         based_on=based_on,
     )
+    told = {"epoch": number, "batch": epoch.batch_id}
+    tell(db, session, search_id, EPOCH_SUBMITTED, told)
     return epoch.batch_id, True
 
 

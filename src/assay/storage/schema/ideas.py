@@ -10,7 +10,7 @@ from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from assay.domain.conditions import UNRECORDED
-from assay.domain.states import MeasurementKind
+from assay.domain.states import Driver, MeasurementKind
 from assay.storage.schema.base import Base, Id, State
 
 
@@ -85,9 +85,13 @@ class VerdictFit(Base):
 
 
 class Search(Base):
-    """One outer optimisation."""
+    """One outer optimisation.
+
+    `holder`: the process of the service that drives it, until `lease_expires_at`.
+    """
 
     __tablename__ = "search"
+    __table_args__ = (Index("ix_search_driver", "driver", "state"),)
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     owner: Mapped[str] = mapped_column(Id)
@@ -107,6 +111,9 @@ class Search(Base):
     labels: Mapped[dict[str, Any]]
     caps: Mapped[dict[str, Any]] = mapped_column(default=dict)
     state: Mapped[str] = mapped_column(State)
+    driver: Mapped[str] = mapped_column(State, default=Driver.CLIENT.value)
+    holder: Mapped[str | None] = mapped_column(Id)
+    lease_expires_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
 
