@@ -33,7 +33,7 @@ from services.implementer.views.dashboard import (
 
 router = page_router()
 #: Experiments that a page holds, of the first epochs on; and rows of its table, best first.
-MOST_EXPERIMENTS, MOST_ROWS = 2_000, 100
+MOST_EXPERIMENTS, MOST_ROWS = 2_000, 40
 StateQuery = Annotated[ExperimentState | None, Query()]
 
 

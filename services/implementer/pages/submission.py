@@ -67,7 +67,7 @@ def submit(
     fields: Annotated[dict[str, str], Depends(form)],
 ) -> Response:
     """Price the ideas, or submit them once per form."""
-    given = {**_EMPTY, **fields}
+    given = {**_EMPTY, "key": secrets.token_urlsafe(12), **fields}
     dry_run = fields.get("action") != "submit"
     try:
         wanted = BatchRequest.model_validate(_request(given))

@@ -225,7 +225,7 @@ def _epochs_finished(session: Session, ids: Sequence[str]) -> dict[str, int]:
         .where(schema.Epoch.search_id.in_(ids), schema.Batch.finished_at.is_not(None))
         .group_by(schema.Epoch.search_id)
     )
-    return dict(rows.tuples().all())
+    return dict(rows.all())
 
 
 def _summary(
@@ -271,7 +271,7 @@ def queue_counts(session: Session) -> dict[str, int]:
     rows = session.execute(
         select(table.state, func.count()).where(table.state.in_(live)).group_by(table.state)
     )
-    return dict.fromkeys(live, 0) | dict(rows.tuples().all())
+    return dict.fromkeys(live, 0) | dict(rows.all())
 
 
 def capacity(session: Session) -> Capacity:
@@ -297,7 +297,7 @@ def _totals(session: Session, owner: str) -> Counts:
         .where(schema.Batch.owner == owner)
         .group_by(table.state)
     )
-    found = dict(rows.tuples().all())
+    found = dict(rows.all())
     return Counts(total=sum(found.values()), **found)
 
 
