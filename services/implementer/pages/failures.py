@@ -85,7 +85,7 @@ def _causes(
     found = []
     for (stage, code), count in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
         rules = rules_for(code, stage)
-        meaning = Markup(parser.renderInline(rules.meaning).replace("](", "](/docs/"))
+        meaning = Markup(parser.renderInline(rules.meaning.replace("](", "](/docs/")))
         found.append(
             Cause(
                 stage, code, count, _WHOSE[rules.blame], meaning, examples.get((stage, code), [])

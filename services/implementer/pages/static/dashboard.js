@@ -244,6 +244,7 @@ function onResize(holder, chart) {
 function choice(controls, label, options, value, changed) {
   const made = element("label", `${label} `);
   const select = element("select");
+  if (!label) select.setAttribute("aria-label", "Metric");
   for (const [name, text] of options) select.append(new Option(text, name, false, name === value));
   select.addEventListener("change", () => changed(select.value));
   made.append(select);
