@@ -18,6 +18,7 @@ from assay.llm import Completion, Executor, ImplementRequest, ModelName, Usage, 
 from assay.llm.executors import RequestId
 from assay.llm.interface import ModelError, Try
 from assay.llm.recording import ReplayMiss, TooLate, is_replay
+from assay.llm.retry import billed
 from assay.storage import calls, caps, implementations, samples, schema
 from assay.storage.calls import CallEnd, CallStart
 from assay.storage.implementations import Work
@@ -30,8 +31,6 @@ from services.implementer.limits import CallGate, Gates
 FIRST_GUESS = 2_000
 #: Pause before a cap is looked at again that calls under way may still leave room under.
 CAP_PAUSE_S = 1.0
-#: A try that failed after so long without a word was no failure to connect.
-READ_AFTER_S = 30.0
 #: For so long, and so often, an answer that was paid for is tried to be stored.
 STORE_PATIENCE_S, STORE_PAUSE_S = 30.0, 1.0
 
@@ -215,12 +214,6 @@ class _Call:
         )
         calls.before(session, asking.work.payer, start)
 
-    def _unknown(self, event: Try) -> Usage:
-        """What a try may have used of which nothing is known: if it was cancelled, or waited for
-        long, a provider has probably read its prompt; else there was no connection that lasted."""
-        was_read = event.phase == "cancelled" or event.seconds >= READ_AFTER_S
-        return Usage(self.id.tokens if was_read else 0, estimated=True)
-
     def _expected_cost(self) -> Decimal | None:
         if is_replay(self.asking.executor):
             return Decimal(0)
@@ -228,7 +221,7 @@ class _Call:
         return price(self.model, Usage(self.id.tokens, tokens))
 
     def _finish(self, session: Session, event: Try) -> None:
-        usage = event.usage or self._unknown(event)
+        usage = billed(event, self.id.tokens)
         completion, error = event.completion, event.error
         free = is_replay(self.asking.executor)
         end = CallEnd(

@@ -13,7 +13,8 @@ from services.implementer import problems
 _UPLOAD = re.compile(r"/internal/v1/attempts/[^/]+/artifacts/[^/]+")
 #: Requests that hold ideas, a codebase or what an ideator wrote, or are a worker's reports.
 _LARGE = re.compile(
-    r"/v1/batches|/v1/searches/[^/]+/(?:epochs|answers)/[^/]+|/v1/environments/[^/]+/codebases|"
+    r"/v1/batches|/v1/searches/[^/]+/(?:epochs/[^/]+|calls/[^/]+/end)|"
+    r"/v1/environments/[^/]+/codebases|"
     r"/internal/v1/.*"
 )
 _MOST_ELSEWHERE = 1 << 20

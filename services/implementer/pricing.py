@@ -13,7 +13,7 @@ from assay.llm.prices import estimate
 from assay.storage.batches import kind_of
 from services.implementer import novelty
 from services.implementer.context import Context
-from services.implementer.views.batches import dollars
+from services.implementer.views.calls import dollars
 
 
 def dry_run(

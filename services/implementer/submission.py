@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
 from assay.contracts.caps import Spending
-from assay.contracts.search import MAX_EPOCH_BYTES, EpochRequest, bytes_of
+from assay.contracts.search import MAX_EPOCH_BYTES, EpochRequest, SearchRequest, bytes_of
 from assay.domain.errors import FieldError, InvalidInput, NotFound
 from assay.domain.isolation import NO_MODEL
 from assay.domain.states import ExperimentState, MeasurementKind
@@ -76,31 +77,49 @@ def _check_address(context: Context, name: ModelName) -> None:
 
 
 def check_cap(
-    context: Context,
-    executor: str,
-    owner: str,
-    spending: Spending | BatchOptions,
-    *,
-    field: str = "/options/max_cost_usd",
+    context: Context, executor: str, owner: str, spending: Spending | BatchOptions
 ) -> None:
     """Refuse a spend cap that cannot be kept, since nobody knows what the calls cost.
 
-    `spending` is what the submitter set, in `field`; the owner's own caps are looked at as well.
+    `spending` is what the submitter set; the owner's own caps are looked at as well.
     """
-    known = price(ModelName.parse(executor), Usage()) is not None
-    if known or context.settings.replay is not None:
+    caps_set = {"/options/max_cost_usd": spending.max_cost_usd}
+    _check_priced(context, "/executor", executor, owner, caps_set)
+
+
+def check_search_caps(context: Context, request: SearchRequest, owner: str) -> None:
+    """Refuse caps of a search that cannot be kept: see `check_cap`."""
+    spending = request.caps
+    whole = {"/caps/max_cost_usd": spending.max_cost_usd}
+    executors = whole | {"/caps/max_executor_cost_usd": spending.max_executor_cost_usd}
+    ideators = whole | {"/caps/max_ideator_cost_usd": spending.max_ideator_cost_usd}
+    _check_priced(context, "/executor", request.executor, owner, executors)
+    _check_priced(context, "/ideator", request.ideator, owner, ideators)
+
+
+def _check_priced(
+    context: Context,
+    field: str,
+    model: str,
+    owner: str,
+    caps_set: Mapping[str, Decimal | None],
+) -> None:
+    known = price(ModelName.parse(model), Usage()) is not None
+    is_replay = field == "/executor" and context.settings.replay is not None
+    if known or is_replay:
         return
-    if spending.max_cost_usd is not None:
-        raise InvalidInput.field(
-            field,
-            f"no price is known for {executor}, so this cap could not be kept; leave it out",
-            "price_unknown",
-        )
+    for name, cap in caps_set.items():
+        if cap is not None:
+            raise InvalidInput.field(
+                name,
+                f"no price is known for {model}, so this cap could not be kept; leave it out",
+                "price_unknown",
+            )
     own = caps.of_owner(context.settings.caps, owner)
     if own.max_cost_usd is not None or own.max_cost_usd_per_day is not None:
         raise InvalidInput.field(
-            "/executor",
-            f"no price is known for {executor}, and what {owner!r} may spend is capped "
+            field,
+            f"no price is known for {model}, and what {owner!r} may spend is capped "
             "(ASSAY_IMPLEMENTER_CAPS); choose a model with a price",
             "price_unknown",
         )
@@ -321,7 +340,8 @@ def check_search(
         message = f"there is no search {search_id!r}"
         raise InvalidInput.field("/search", message, "unknown_search")
     spending = caps.spending_of(search)
-    check_cap(context, executor, owner, spending, field="/search")
+    for cap in (spending.max_cost_usd, spending.max_executor_cost_usd):
+        _check_priced(context, "/executor", executor, owner, {"/search": cap})
 
 
 def register(context: Context, environment: Environment) -> str:

@@ -398,9 +398,14 @@ def test_answers_that_could_not_be_read_are_counted_and_shown(cli: Cli) -> None:
     answer = {
         "id": "call_1", "search": id_, "epoch": 0, "operator": "seed", "asked": 2, "ideas": 0,
         "unread": 1, "stop": "end", "text": "Muon\x1b[31m, perhaps.", "thinking": None,
-        "created_at": "2026-01-01T00:00:00Z",
+        "thinking_length": 0, "place": "0.0.0", "number": 1, "model": "openai:m", "code": None,
+        "request_hash": "a", "prompt_version": "v", "state": "returned", "message": None,
+        "input_tokens": 1, "cached_input_tokens": 0, "cache_write_tokens": 0, "output_tokens": 1,
+        "is_estimate": False, "is_replay": False, "reserved_usd": None, "cost_usd": "0.1",
+        "seconds": 1.0, "request_id": None, "started_at": "2026-01-01T00:00:00Z",
+        "finished_at": "2026-01-01T00:00:01Z",
     }  # fmt: skip
-    cli.service.answers["call_1"] = answer
+    cli.service.ideator_calls["call_1"] = answer
     search |= {"answers": 3, "answers_unread": 1}
     shown = " ".join(cli("search", "show", id_).out.split())
     assert (

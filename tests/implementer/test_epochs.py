@@ -21,9 +21,11 @@ THOUGHT_OUT = {"text": "Count in twos.", "thinking": "y" * MAX_THINKING}
 ALMOST_FULL = 30
 
 
-def new_search(api: TestClient, epochs: int = 100, batch_size: int = 1) -> str:
+def new_search(api: TestClient, epochs: int = 100, batch_size: int = 1, **more: Any) -> str:
     body = {"environment": "count", "profile": "tiny", "strategy": "s"}
-    made = api.post("/v1/searches", json=body | {"epochs": epochs, "batch_size": batch_size})
+    made = api.post(
+        "/v1/searches", json=body | {"epochs": epochs, "batch_size": batch_size} | more
+    )
     assert made.status_code == 201, made.text
     search: str = made.json()["id"]
     return search

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -14,6 +13,7 @@ import pytest
 from assay.client import Client
 from assay.contracts.batch import MAX_IDEA_BYTES, MAX_THINKING, BatchOptions, IdeaRequest
 from assay.contracts.search import MAX_EPOCH_BYTES, SearchRequest, bytes_of
+from assay.domain.ids import new_id
 from assay.llm import (
     Completion,
     IdeaText,
@@ -30,10 +30,11 @@ from assay.llm import (
     format_idea,
 )
 from assay.llm.executors import Limits
+from assay.llm.ideation import CallRecord
+from assay.llm.recorded_ideas import NoModel, RecordedIdeas
 from assay.search import Ask, Observer, SearchConfig, SearchError, drive
 from assay.search.config import IdeatorOptions
 from assay.search.config import SearchConfig as Config
-from assay.search.ledger import Ledger
 from assay.search.trajectories import TrajectoryReader
 from tests.support.fake_service import FakeService
 
@@ -170,9 +171,9 @@ def ideas_after(service: FakeService, search: str) -> list[list[tuple[str, str]]
 def test_thinking_is_cut_where_an_epoch_could_not_hold_it() -> None:
     class Thoughtful(OfflineIdeator):
         async def propose(
-            self, request: IdeationRequest, *, on_try: OnTry | None = None
+            self, request: IdeationRequest, *, record: CallRecord | None = None
         ) -> list[ProposedIdea]:
-            ideas = await super().propose(request, on_try=on_try)
+            ideas = await super().propose(request, record=record)
             return [replace(idea, thinking="\n" * MAX_THINKING) for idea in ideas]
 
     service = FakeService()
@@ -217,10 +218,10 @@ def test_failures_are_shown_as_failed_and_with_reward_0() -> None:
 
     class Spy(OfflineIdeator):
         async def propose(
-            self, request: IdeationRequest, *, on_try: OnTry | None = None
+            self, request: IdeationRequest, *, record: CallRecord | None = None
         ) -> list[ProposedIdea]:
             seen.append(request)
-            return await super().propose(request, on_try=on_try)
+            return await super().propose(request, record=record)
 
     search = new_search(service)
     drive(connect(service), search, Spy(misfit_share=0.5, crash_share=0.5))
@@ -303,9 +304,9 @@ def test_a_faster_loop_wins_and_its_ideas_count() -> None:
 
     class Rival(OfflineIdeator):
         async def propose(
-            self, request: IdeationRequest, *, on_try: OnTry | None = None
+            self, request: IdeationRequest, *, record: CallRecord | None = None
         ) -> list[ProposedIdea]:
-            ideas = await super().propose(request, on_try=on_try)
+            ideas = await super().propose(request, record=record)
             if request.operator == "seed":
                 from assay.contracts.batch import IdeaRequest
 
@@ -325,48 +326,12 @@ def test_batch_options_come_from_the_record() -> None:
     assert {o.max_cost_usd for o in service.batch_options} == {None}
 
 
-def test_the_cap_shrinks_by_what_was_spent() -> None:
-    """The service says that each batch cost 0.25 USD."""
-    service = FakeService()
-    search = new_search(service, max_cost_usd=Decimal("0.6"))
-    drive(connect(service), search, OfflineIdeator())
-    caps = [o.max_cost_usd for o in service.batch_options]
-    assert caps == [Decimal("0.6"), Decimal("0.35"), Decimal("0.10")]
-
-
-class Priced(OfflineIdeator):
-    """Proposes like the offline ideator and reports calls that cost 0.5 USD each."""
-
-    @property
-    def name(self) -> str:
-        return "anthropic:claude-opus-4-5"
-
-    async def propose(
-        self, request: IdeationRequest, *, on_try: OnTry | None = None
-    ) -> list[ProposedIdea]:
-        assert on_try is not None
-        await on_try(Try("call_1", 1, "started"))
-        usage = Usage(input_tokens=100_000)  # 5 USD per million
-        answer = Completion("", "", "end", usage, "claude-opus-4-5")
-        await on_try(Try("call_1", 1, "returned", answer))
-        return await super().propose(request)
-
-
-def test_no_call_starts_once_the_cap_is_reached() -> None:
-    service = FakeService()
-    search = new_search(service, max_cost_usd=Decimal("0.7"))
-    with pytest.raises(SearchError, match="cap") as caught:
-        drive(connect(service), search, Priced())
-    assert caught.value.code == "cost_cap"
-    assert len(service.batches) == 1
-
-
 def test_a_failing_model_stops_the_search_which_can_be_resumed() -> None:
     service = FakeService()
 
     class Broken(OfflineIdeator):
         async def propose(
-            self, request: IdeationRequest, *, on_try: OnTry | None = None
+            self, request: IdeationRequest, *, record: CallRecord | None = None
         ) -> list[ProposedIdea]:
             raise ModelError("overloaded", retryable=True)
 
@@ -381,9 +346,9 @@ def test_an_ideator_that_comes_back_with_few_is_asked_again() -> None:
 
     class Lazy(OfflineIdeator):
         async def propose(
-            self, request: IdeationRequest, *, on_try: OnTry | None = None
+            self, request: IdeationRequest, *, record: CallRecord | None = None
         ) -> list[ProposedIdea]:
-            return (await super().propose(request, on_try=on_try))[:2]
+            return (await super().propose(request, record=record))[:2]
 
     search = new_search(service)
     drive(connect(service), search, Lazy())
@@ -424,26 +389,6 @@ def killer_of(service: FakeService, path: str) -> Callable[[httpx2.Request], htt
     return handle
 
 
-def test_a_ledger_stops_between_two_calls_of_one_question() -> None:
-    ledger = Ledger("anthropic:claude-opus-4-5")
-    ledger.limit(Decimal("0.7"))
-    answer = Completion("", "", "end", Usage(input_tokens=100_000), "claude-opus-4-5")
-
-    async def call() -> None:
-        await ledger.on_try(Try("call_1", 1, "started"))
-        await ledger.on_try(Try("call_1", 1, "returned", answer))
-
-    for _ in range(2):
-        asyncio.run(call())
-    assert ledger.spent == Decimal(1)
-    with pytest.raises(SearchError):
-        asyncio.run(call())
-    offline = Ledger("offline:knobs")
-    offline.limit(Decimal(0))
-    asyncio.run(offline.on_try(Try("call_1", 1, "started")))
-    assert offline.spent == 0
-
-
 class Answering:
     """A model that answers what it is told to."""
 
@@ -456,8 +401,10 @@ class Answering:
         self, prompt: Prompt, *, on_try: OnTry | None = None, **options: Any
     ) -> Completion:
         assert on_try is not None
+        started = Try(new_id("call"), 1, "started")
+        await on_try(started)
         answer = Completion(self.answers.pop(0), "In private.", "end", Usage(), "m")
-        await on_try(Try(f"call_{len(self.answers)}", 1, "returned", answer))
+        await on_try(replace(started, phase="returned", completion=answer, usage=Usage(100, 10)))
         return answer
 
     async def aclose(self) -> None:
@@ -472,11 +419,93 @@ def test_every_answer_is_kept_once_with_what_was_thought_in_private() -> None:
     service = FakeService()
     search = new_search(service, epochs=1, batch_size=2)
     drive(connect(service), search, ModelIdeator(Answering("First a.\n" + written("a", "b"))))
-    (answer,) = service.answers.values()
+    (answer,) = service.ideator_calls.values()
     assert (answer["epoch"], answer["asked"], answer["ideas"], answer["unread"]) == (0, 2, 2, 0)
     assert answer["thinking"] == "In private."
     (epoch,) = service.epochs[search]
     assert [idea["thinking"] for idea in epoch["ideas"]] == ["First a.", None]
+
+
+def eight(name: str) -> str:
+    return written(*(f"{name}{number}" for number in range(8)))
+
+
+def calls_of(service: FakeService) -> list[tuple[int, str, str]]:
+    return [
+        (call["epoch"], call["place"], call["state"]) for call in service.ideator_calls.values()
+    ]
+
+
+def test_an_answer_that_arrived_is_not_paid_for_again() -> None:
+    service = FakeService()
+    search = new_search(service, epochs=1, batch_size=16)
+
+    class Dies(Answering):
+        async def complete(self, prompt: Prompt, **options: Any) -> Completion:
+            if not self.answers:
+                await options["on_try"](Try(new_id("call"), 1, "started"))
+                raise Killed
+            return await super().complete(prompt, **options)
+
+    with pytest.raises(Killed):
+        drive(connect(service), search, ModelIdeator(Dies(eight("a"))))
+    assert calls_of(service) == [(0, "0.0.0", "returned"), (0, "0.0.1", "calling")]
+    again = Answering(eight("b"))
+    assert drive(connect(service), search, ModelIdeator(again)).state == "finished"
+    assert again.answers == []
+    (epoch,) = service.epochs[search]
+    unbroken = FakeService()
+    other = new_search(unbroken, epochs=1, batch_size=16)
+    drive(connect(unbroken), other, ModelIdeator(Answering(eight("a"), eight("b"))))
+    assert epoch["ideas"] == unbroken.epochs[other][0]["ideas"]
+
+
+@pytest.mark.parametrize("code", ["spend_cap", "search_ended"])
+def test_a_call_that_the_service_refuses_is_not_made(code: str) -> None:
+    service = FakeService()
+    search = new_search(service, epochs=1, batch_size=2)
+    service.call_refusals = [code]
+    model = Answering(written("a", "b"))
+    with pytest.raises(SearchError) as caught:
+        drive(connect(service), search, ModelIdeator(model))
+    assert caught.value.code == code
+    assert len(model.answers) == 1
+    assert service.ideator_calls == {}
+
+
+def test_a_call_waits_for_those_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("assay.search.calls.CAP_PAUSE_SECONDS", 0.0)
+    service = FakeService()
+    search = new_search(service, epochs=1, batch_size=2)
+    service.call_refusals = ["calls_under_way", "calls_under_way"]
+    ideator = ModelIdeator(Answering(written("a", "b")))
+    assert drive(connect(service), search, ideator).state == "finished"
+
+
+def test_recorded_answers_give_the_same_search_without_a_model(tmp_path: Path) -> None:
+    service = FakeService()
+    search = new_search(service, epochs=2, batch_size=10, strategy="best-of-n")
+    folder = tmp_path / "answers"
+    model = Answering(eight("a"), written("c", "d"), "Try e.", eight("e"), written("f", "g"))
+    drive(connect(service), search, ModelIdeator(model), recorded=RecordedIdeas(folder))
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "ideas-0000-0.0.0.json",
+        "ideas-0000-0.0.1.json",
+        "ideas-0001-0.0.0.json",
+        "ideas-0001-0.0.0r.json",
+        "ideas-0001-0.0.1.json",
+    ]
+    again = FakeService()
+    replayed = new_search(again, epochs=2, batch_size=10, strategy="best-of-n")
+    recorded = RecordedIdeas(folder, is_replay=True)
+    ideator = ModelIdeator(NoModel(Answering.name))
+    drive(connect(again), replayed, ideator, recorded=recorded)
+    assert ideas_of(again, replayed) == ideas_of(service, search)
+    assert [call["is_replay"] for call in again.ideator_calls.values()] == [True] * 5
+    larger = new_search(again, epochs=3, batch_size=10, strategy="best-of-n")
+    with pytest.raises(SearchError, match="holds no answer for epoch 2") as caught:
+        drive(connect(again), larger, ModelIdeator(NoModel(Answering.name)), recorded=recorded)
+    assert caught.value.code == "model_failed"
 
 
 def test_what_cannot_be_read_is_kept_and_the_error_says_where() -> None:
@@ -486,7 +515,7 @@ def test_what_cannot_be_read_is_kept_and_the_error_says_where() -> None:
     with pytest.raises(SearchError, match=f"assay search answers {search} --epoch 0") as caught:
         drive(connect(service), search, ideator)
     assert caught.value.code == "unreadable_answer"
-    kept = [(answer["text"], answer["unread"]) for answer in service.answers.values()]
+    kept = [(answer["text"], answer["unread"]) for answer in service.ideator_calls.values()]
     assert kept == [("Try a.", 1), ("As I said\ufffd: a.", 1)]
     again = ModelIdeator(Answering(written("a", "b")))
     assert drive(connect(service), search, again).state == "finished"

@@ -9,7 +9,7 @@ import pytest
 
 from assay.contracts.batch import ExperimentBody
 from assay.llm import IdeationRequest, OfflineIdeator, ProposedIdea
-from assay.llm.interface import OnTry
+from assay.llm.ideation import CallRecord
 from assay.search import Ask, Observer, SearchPaused, drive
 from assay.search.pausing import common_failure
 from tests.search.test_loop import Killed, connect, killer_of, new_search
@@ -27,10 +27,10 @@ class Spy(OfflineIdeator):
         self.requests: list[IdeationRequest] = []
 
     async def propose(
-        self, request: IdeationRequest, *, on_try: OnTry | None = None
+        self, request: IdeationRequest, *, record: CallRecord | None = None
     ) -> list[ProposedIdea]:
         self.requests.append(request)
-        return await super().propose(request, on_try=on_try)
+        return await super().propose(request, record=record)
 
 
 def failing(failure: dict[str, Any]) -> FakeService:

@@ -14,8 +14,7 @@ from assay.contracts.search import SearchRequest
 from assay.domain.errors import InvalidInput
 from assay.domain.metrics import Direction
 from assay.llm import IdeationRequest, OfflineIdeator, ProposedIdea
-from assay.llm.ideation import Trajectory
-from assay.llm.interface import OnTry
+from assay.llm.ideation import CallRecord, Trajectory
 from assay.search import SearchConfig, drive, warm_start
 from assay.search.trajectories import TrajectoryReader, curve_end
 from tests.support.fake_service import FakeService
@@ -34,10 +33,10 @@ class Spy(OfflineIdeator):
         return self._name
 
     async def propose(
-        self, request: IdeationRequest, *, on_try: OnTry | None = None
+        self, request: IdeationRequest, *, record: CallRecord | None = None
     ) -> list[ProposedIdea]:
         self.requests.append(request)
-        return await super().propose(request, on_try=on_try)
+        return await super().propose(request, record=record)
 
 
 def connect(service: FakeService) -> Client:

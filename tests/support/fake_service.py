@@ -16,7 +16,14 @@ from typing import Any
 import httpx2
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
-from assay.contracts.search import AnswerRequest, EpochRequest, PauseRequest, SearchRequest
+from assay.contracts.search import (
+    EpochRequest,
+    IdeatorCallBody,
+    IdeatorCallEndRequest,
+    IdeatorCallRequest,
+    PauseRequest,
+    SearchRequest,
+)
 from assay.contracts.worker import CordonRequest
 from assay.domain.hashing import derive_seed
 from assay.domain.metrics import Direction, RewardKind, reward
@@ -91,7 +98,9 @@ class FakeService:
         self.events: dict[str, list[dict[str, Any]]] = {}
         self.searches: dict[str, dict[str, Any]] = {}
         self.epochs: dict[str, list[dict[str, Any]]] = {}
-        self.answers: dict[str, dict[str, Any]] = {}
+        self.ideator_calls: dict[str, dict[str, Any]] = {}
+        #: Codes with which the next calls are refused.
+        self.call_refusals: list[str] = []
         """What ideators answered, by the id of the call."""
         self.keys: dict[str, str] = {}
         self.measurements: list[dict[str, Any]] = []
@@ -214,9 +223,9 @@ class FakeService:
             ("POST", f"/v1/searches/{id_}/epochs/(\\d+)/pause", self._pause_search),
             ("POST", f"/v1/searches/{id_}/resume", self._resume_search),
             ("GET", f"/v1/searches/{id_}/epochs", lambda r, s: page(self.epochs[s], r)),
-            ("GET", f"/v1/searches/{id_}/answers",
-             lambda r, s: page([a for a in self.answers.values() if a["search"] == s], r)),
-            ("PUT", f"/v1/searches/{id_}/answers/{id_}", self._put_answer),
+            ("GET", f"/v1/searches/{id_}/calls", self._list_calls),
+            ("PUT", f"/v1/searches/{id_}/calls/{id_}", self._begin_call),
+            ("PUT", f"/v1/searches/{id_}/calls/{id_}/end", self._end_call),
             ("PUT", f"/v1/searches/{id_}/epochs/(\\d+)", self._put_epoch),
             ("POST", f"/v1/searches/{id_}/epochs/(\\d+)/batch", self._submit_epoch),
         ]  # fmt: skip
@@ -599,11 +608,33 @@ class FakeService:
             pause["resumed_at"] = NOW
         return ok(self._search(id_))
 
-    def _put_answer(self, request: httpx2.Request, search: str, id_: str) -> httpx2.Response:
-        asked = AnswerRequest.model_validate_json(request.content)
-        kept = {"id": id_, "search": search, "created_at": NOW, **asked.model_dump(mode="json")}
-        self.answers[id_] = kept
-        return ok(kept, 201)
+    def _list_calls(self, request: httpx2.Request, search: str) -> httpx2.Response:
+        query = request.url.params
+        found = [
+            call
+            for call in self.ideator_calls.values()
+            if call["search"] == search
+            and query.get("epoch", str(call["epoch"])) == str(call["epoch"])
+            and (call["text"] is not None or "answered" not in query)
+            and (call["unread"] or "unread" not in query)
+        ]
+        return page(found, request)
+
+    def _begin_call(self, request: httpx2.Request, search: str, id_: str) -> httpx2.Response:
+        asked = IdeatorCallRequest.model_validate_json(request.content).model_dump(mode="json")
+        if self.call_refusals:
+            return problem(409, self.call_refusals.pop(0))
+        unknown = dict.fromkeys(IdeatorCallBody.model_fields)
+        tokens = {name: 0 for name in unknown if name.endswith("_tokens")}
+        known = {"id": id_, "search": search, "model": self.searches[search]["ideator"]}
+        begun = {"object": "ideator_call", "state": "calling", "started_at": NOW}
+        self.ideator_calls[id_] = unknown | asked | tokens | {"is_estimate": False} | known | begun
+        return ok(self.ideator_calls[id_], 201)
+
+    def _end_call(self, request: httpx2.Request, search: str, id_: str) -> httpx2.Response:
+        ended = IdeatorCallEndRequest.model_validate_json(request.content).model_dump(mode="json")
+        self.ideator_calls[id_] |= (ended.pop("answer") or {}) | ended | {"finished_at": NOW}
+        return ok(self.ideator_calls[id_])
 
     def _put_epoch(self, request: httpx2.Request, id_: str, number: str) -> httpx2.Response:
         asked = EpochRequest.model_validate_json(request.content).model_dump(mode="json")

@@ -33,7 +33,8 @@ from services.implementer.dependencies import (
 )
 from services.implementer.paging import after, page_of
 from services.implementer.streams import event_page, event_stream, of_batch, wants_stream
-from services.implementer.views.batches import batch_body, call_body
+from services.implementer.views.batches import batch_body
+from services.implementer.views.calls import call_body
 
 router = APIRouter(tags=["batches"])
 DryRunQuery = Annotated[bool, Query(description="Check and price only.")]

@@ -32,7 +32,7 @@ from assay.storage import disclosure, environments, funnel, schema
 from assay.storage.funnel import Key, Line, Scope, Spent, Stages
 from services.implementer.dependencies import MAX_PAGE, ContextDep, IdQuery, NameQuery, OwnerDep
 from services.implementer.routers.searches import owned_search
-from services.implementer.views.batches import dollars
+from services.implementer.views.calls import dollars
 
 router = APIRouter(tags=["reports"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
@@ -14,10 +15,11 @@ from assay.contracts.base import MAX_INTEGER, Page
 from assay.contracts.batch import BatchBody, BatchOptions, EventBody
 from assay.contracts.search import (
     MAX_EPOCH_BYTES,
-    AnswerBody,
-    AnswerRequest,
     EpochBody,
     EpochRequest,
+    IdeatorCallBody,
+    IdeatorCallEndRequest,
+    IdeatorCallRequest,
     PauseRequest,
     SearchBody,
     SearchRequest,
@@ -26,7 +28,8 @@ from assay.contracts.search import (
 from assay.domain.errors import NotFound
 from assay.domain.states import SearchState
 from assay.environments.catalog import Environment
-from assay.storage import conditions, idempotency, schema, searches
+from assay.llm import ModelName, Usage, price
+from assay.storage import conditions, ideator_calls, idempotency, schema, searches
 from assay.storage.bases import base_of, needs_sandbox
 from assay.storage.batches import Similar
 from assay.storage.rows import get
@@ -49,8 +52,8 @@ from services.implementer.streams import (
     wants_stream,
 )
 from services.implementer.views.batches import batch_body
+from services.implementer.views.calls import ideator_call_body
 from services.implementer.views.measurements import (
-    answer_body,
     epoch_body,
     search_bodies,
     search_body,
@@ -76,9 +79,7 @@ def create(
     environment = submission.known_environment(context, request.environment)
     environment.profile(request.profile)
     submission.check_models(context, request.executor)
-    submission.check_cap(
-        context, request.executor, owner, request.caps, field="/caps/max_cost_usd"
-    )
+    submission.check_search_caps(context, request, owner)
     base = bases.resolve(context, environment, request.base, owner)
     environment_id = submission.register(context, environment)
 
@@ -225,52 +226,109 @@ def list_epochs(
 
 
 @router.put(
-    "/searches/{search_id}/answers/{answer_id}",
+    "/searches/{search_id}/calls/{call_id}",
     status_code=201,
-    response_model=AnswerBody,
-    responses={200: {"description": "The same answer was kept before.", "model": AnswerBody}},
+    response_model=IdeatorCallBody,
+    responses={200: {"description": "It was recorded before.", "model": IdeatorCallBody}},
 )
-def put_answer(
+def begin_call(
     search_id: IdPath,
-    answer_id: IdPath,
-    request: AnswerRequest,
+    call_id: IdPath,
+    request: IdeatorCallRequest,
     context: ContextDep,
     owner: OwnerDep,
 ) -> Response:
-    """Keep an answer of the ideator, under an id of the client's."""
+    """Record that a request to the ideator's model is about to be sent, under a new id.
+
+    It is refused where a cap allows no further call: then it must not be sent.
+    """
     with context.write() as session:
-        owned_search(session, search_id, owner)
-        is_new = searches.put_answer(context.db, session, search_id, answer_id, request)
-        row = session.get_one(schema.IdeatorAnswer, (search_id, answer_id))
-        body = answer_body(row).wire()
+        search = owned_search(session, search_id, owner)
+        expected = Usage(request.input_tokens, request.output_tokens)
+        is_new = ideator_calls.begin(
+            context.db,
+            session,
+            search_id,
+            call_id,
+            request,
+            reserved_usd=_cost(search, expected, is_replay=request.is_replay),
+            owners=context.settings.caps,
+        )
+        body = _call(session, call_id).wire()
     return JSONResponse(body, 201 if is_new else 200)
 
 
-@router.get("/searches/{search_id}/answers")
-def list_answers(
+@router.put("/searches/{search_id}/calls/{call_id}/end")
+def end_call(
+    search_id: IdPath,
+    call_id: IdPath,
+    request: IdeatorCallEndRequest,
+    context: ContextDep,
+    owner: OwnerDep,
+) -> IdeatorCallBody:
+    """Record what came of a request, with its answer. Repeating it changes nothing."""
+    used = Usage(
+        request.input_tokens,
+        request.output_tokens,
+        request.cached_input_tokens,
+        request.cache_write_tokens,
+    )
+    with context.write() as session:
+        search = owned_search(session, search_id, owner)
+        row = get(session, schema.ModelCall, call_id, "call")
+        cost = _cost(search, used, is_replay=row.is_replay)
+        ideator_calls.end(context.db, session, search_id, call_id, request, cost_usd=cost)
+        session.expire_all()
+        return _call(session, call_id)
+
+
+@router.get("/searches/{search_id}/calls")
+def list_calls(
     search_id: IdPath,
     context: ContextDep,
     owner: OwnerDep,
     page: EpochPageDep,
+    epoch: Annotated[
+        int | None, Query(ge=0, le=10_000, description="Of this epoch alone.")
+    ] = None,
+    answered: Annotated[bool, Query(description="Those alone that have an answer.")] = False,
     unread: Annotated[
-        bool, Query(description="Those alone that could not be read in whole.")
+        bool, Query(description="Those alone whose answer could not be read in whole.")
     ] = False,
-) -> Page[AnswerBody]:
-    """The answers of a search's ideator, oldest first."""
-    filters = {"search": search_id, "unread": unread}
+) -> Page[IdeatorCallBody]:
+    """The ledger of a search's ideator: every request to its model, oldest first.
+
+    Those of its executor are in the ledgers of its batches.
+    """
+    filters = {"search": search_id, "epoch": epoch, "answered": answered, "unread": unread}
     last = after(page, filters)
     with context.db.read() as session:
         owned_search(session, search_id, owner)
-        start = "" if last is None else str(last)
-        rows = searches.answers(session, search_id, after=start, unread=unread)
+        rows = ideator_calls.of_search(
+            session,
+            search_id,
+            after="" if last is None else str(last),
+            epoch=epoch,
+            answered=answered,
+            unread=unread,
+        )
         return page_within(
-            (answer_body(row) for row in rows),
+            (ideator_call_body(*row) for row in rows),
             page,
             filters,
-            lambda answer: answer.id,
-            lambda answer: len(answer.model_dump_json()),
+            lambda call: call.id,
+            lambda call: len(call.model_dump_json()),
             MAX_EPOCH_BYTES,
         )
+
+
+def _call(session: Session, call_id: str) -> IdeatorCallBody:
+    row = session.get_one(schema.ModelCall, call_id)
+    return ideator_call_body(row, session.get_one(schema.IdeatorCall, call_id))
+
+
+def _cost(search: schema.Search, usage: Usage, *, is_replay: bool) -> Decimal | None:
+    return Decimal(0) if is_replay else price(ModelName.parse(search.ideator), usage)
 
 
 @router.put(

@@ -12,13 +12,11 @@ from assay.contracts.batch import (
     BaselineSummary,
     BatchBody,
     BestSummary,
-    CallBody,
     Counts,
     EventBody,
     Funnel,
     Links,
     MeasuredBaseBody,
-    Usage,
 )
 from assay.contracts.caps import CapBody
 from assay.contracts.environment import MetricSpec
@@ -28,6 +26,7 @@ from assay.domain.states import ExperimentState
 from assay.storage import caps, disclosure, repairs, schema, waiting
 from assay.storage.calls import Payer
 from services.implementer.context import Context
+from services.implementer.views.calls import usage
 from services.implementer.views.verdicts import BaselineStats
 
 
@@ -191,76 +190,6 @@ def _not_done(session: Session, batch_id: str) -> int:
             code.in_([cap.value for cap in caps.CAP_CODES]),
         )
     ).one()
-
-
-def usage(
-    session: Session, *, batch_id: str | None = None, implementation_id: str | None = None
-) -> Usage:
-    """What the model calls of a batch or of one implementation used."""
-    table = schema.ModelCall
-    ended = table.finished_at.is_not(None)
-    query = select(
-        func.count(),
-        func.coalesce(func.sum(case((ended, 0), else_=1)), 0),
-        func.coalesce(func.sum(table.input_tokens), 0),
-        func.coalesce(func.sum(table.cached_input_tokens), 0),
-        func.coalesce(func.sum(table.cache_write_tokens), 0),
-        func.coalesce(func.sum(table.output_tokens), 0),
-        func.sum(table.cost_usd),
-        func.sum(case((table.is_estimate, table.cost_usd))),
-        func.sum(case((table.cost_usd.is_(None) & ended, 1), else_=0)),
-    )
-    if implementation_id is not None:
-        query = query.where(table.implementation_id == implementation_id)
-    if batch_id is not None:
-        query = query.where(table.batch_id == batch_id)
-    row = session.execute(query).one()
-    calls, under_way, full, cached, written, output, cost, estimated, unpriced = row
-    return Usage(
-        calls=calls,
-        under_way=under_way,
-        input_tokens=full + cached + written,
-        cached_input_tokens=cached,
-        cache_write_tokens=written,
-        output_tokens=output,
-        cost_usd=None if unpriced else dollars(cost or Decimal(0)),
-        estimated_usd=dollars(estimated or Decimal(0)),
-    )
-
-
-def call_body(row: schema.ModelCall) -> CallBody:
-    """A request as the ledger has it."""
-    return CallBody(
-        id=row.id,
-        batch=row.batch_id,
-        implementation=row.implementation_id,
-        sample=row.sample,
-        revision=row.revision,
-        number=row.number,
-        model=row.model,
-        request_hash=row.request_hash,
-        prompt_version=row.prompt_version,
-        state=row.state,
-        code=row.code,
-        message=row.message,
-        input_tokens=row.input_tokens,
-        cached_input_tokens=row.cached_input_tokens,
-        cache_write_tokens=row.cache_write_tokens,
-        output_tokens=row.output_tokens,
-        is_estimate=row.is_estimate,
-        is_replay=row.is_replay,
-        reserved_usd=None if row.reserved_usd is None else dollars(row.reserved_usd),
-        cost_usd=None if row.cost_usd is None else dollars(row.cost_usd),
-        seconds=row.seconds,
-        request_id=row.request_id,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-    )
-
-
-def dollars(amount: Decimal) -> str:
-    """Dollars without trailing zeros, never in exponent notation."""
-    return f"{amount.normalize():f}"
 
 
 def best(session: Session, batch_ids: list[str], spec: MetricSpec) -> BestSummary | None:

@@ -17,9 +17,9 @@ from assay.contracts.batch import (
     MeasurementBody,
     RescoreBody,
     SampleBody,
+    Usage,
 )
 from assay.contracts.search import (
-    AnswerBody,
     BestOfEpoch,
     EpochBody,
     PauseBody,
@@ -34,13 +34,15 @@ from assay.storage import (
     conditions,
     environments,
     equivalences,
+    ideator_calls,
     samples,
     schema,
     searches,
 )
 from assay.storage.retention import REMOVED_AT
 from services.implementer.context import Context
-from services.implementer.views.batches import base_body, batch_body, dollars, usage
+from services.implementer.views.batches import base_body, batch_body
+from services.implementer.views.calls import dollars, usage, usage_of_searches
 
 
 def measurement_body(session: Session, row: schema.Measurement) -> MeasurementBody:
@@ -235,7 +237,8 @@ def search_bodies(
     """Searches, each with the best metric so far per finished epoch."""
     ids = [row.id for row in rows]
     finished, pauses = searches.finished_epochs(session, ids), searches.pauses(session, ids)
-    answers = searches.answer_counts(session, ids)
+    answers = ideator_calls.answer_counts(session, ids)
+    used = usage_of_searches(session, ids)
     return [
         _search_body(
             context,
@@ -244,6 +247,7 @@ def search_bodies(
             finished.get(row.id, []),
             pauses.get(row.id, []),
             answers.get(row.id, (0, 0)),
+            [used.get((row.id, of_ideator), Usage()) for of_ideator in (True, False)],
         )
         for row in rows
     ]
@@ -261,6 +265,7 @@ def _search_body(
     finished: Sequence[searches.FinishedEpoch],
     pauses: Sequence[searches.Pause],
     answers: tuple[int, int],
+    used: Sequence[Usage],
 ) -> SearchBody:
     direction = environments.manifest(session, row.environment_id).metric.direction
     return SearchBody(
@@ -287,28 +292,13 @@ def _search_body(
             )
             for pause in pauses
         ],
+        ideator_usage=used[0],
+        executor_usage=used[1],
         answers=answers[0],
         answers_unread=answers[1],
         metadata=row.labels,
         created_at=row.created_at,
         finished_at=row.finished_at,
-    )
-
-
-def answer_body(row: schema.IdeatorAnswer) -> AnswerBody:
-    """An answer of a search's ideator, as it came."""
-    return AnswerBody(
-        id=row.id,
-        search=row.search_id,
-        epoch=row.epoch,
-        operator=row.operator,
-        asked=row.asked,
-        ideas=row.ideas,
-        unread=row.unread,
-        stop=row.stop,
-        text=row.text,
-        thinking=row.thinking,
-        created_at=row.created_at,
     )
 
 

@@ -164,16 +164,22 @@ def _send(
     client: Client, out: Output, request: BatchRequest, key: str | None, yes: bool
 ) -> BatchBody:
     from assay.cli.cost import agree_on_cost
+    from assay.contracts.caps import SearchSpending
 
-    request.options = agree_on_cost(
+    options = request.options
+    agreed = agree_on_cost(
         client,
         out,
         environment=request.environment,
         ideas=len(request.ideas),
-        options=request.options,
+        options=options,
+        caps=SearchSpending(
+            max_cost_usd=options.max_cost_usd, max_gpu_hours=options.max_gpu_hours
+        ),
         executor=request.executor,
         yes=yes,
     )
+    request.options = options.model_copy(update={"max_cost_usd": agreed.max_cost_usd})
     return client.batches.create(request, idempotency_key=key)
 
 

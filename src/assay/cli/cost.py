@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from assay.domain.isolation import NO_MODEL, is_offline
 if TYPE_CHECKING:
     from assay.client import Client
     from assay.contracts.batch import BatchOptions
+    from assay.contracts.caps import SearchSpending
     from assay.llm.names import ModelName
 
 DEFAULT_CAP = Decimal(5)
@@ -28,13 +30,14 @@ def agree_on_cost(
     environment: str,
     ideas: int,
     options: BatchOptions,
+    caps: SearchSpending,
     executor: str,
     yes: bool,
     ideator: str | None = None,
     epochs: int = 1,
     context_tokens: int | None = None,
-) -> BatchOptions:
-    """Print what the models may cost, set a cap, and ask. Options come back with the cap.
+) -> SearchSpending:
+    """Print what the models may cost, set a cap where none is, and ask. Returns the caps.
 
     Nothing is printed, capped or asked where no model takes part.
 
@@ -48,25 +51,51 @@ def agree_on_cost(
     if ideator is not None and not is_offline(str(thinker := parse_model(ideator))):
         parts.append(_of_ideator(thinker, epochs, ideas, context_tokens))
     if not parts:
-        return options
-    cap = options.max_cost_usd
-    if cap is None and _has_price(executor):
-        cap = DEFAULT_CAP
+        return caps
+    unpriced = [name for name in (executor, ideator) if name and not _has_price(name)]
+    caps = _with_default(caps, executor, ideator, unpriced)
     for part in parts:
         out.say(part)
-    if cap is None:
-        out.say(f"No price is known for {executor}, so what it spends is not capped.")
-    else:
-        out.say(f"No model call starts once {cap} USD are spent (--max-cost).")
-    if options.max_gpu_hours is not None:
-        hours = f"{options.max_gpu_hours:g} GPU-hours"
-        out.say(f"No measurement is asked for beyond {hours} (--max-gpu-hours).")
+    _say_caps(out, caps, unpriced)
     if out.interactive and not yes:
         import typer
 
         if not typer.confirm("Go on?", err=True):
             raise Declined
-    return options.model_copy(update={"max_cost_usd": cap})
+    return caps
+
+
+def _say_caps(out: Output, caps: SearchSpending, unpriced: Sequence[str]) -> None:
+    for name in unpriced:
+        out.say(f"No price is known for {name}, so what it spends is not capped.")
+    for cap, whose, flag in (
+        (caps.max_cost_usd, "model", "--max-cost"),
+        (caps.max_ideator_cost_usd, "ideator", "--max-ideator-cost"),
+        (caps.max_executor_cost_usd, "executor", "--max-executor-cost"),
+    ):
+        if cap is not None:
+            out.say(f"No {whose} call starts once {cap} USD are spent ({flag}).")
+    if caps.max_gpu_hours is not None:
+        hours = f"{caps.max_gpu_hours:g} GPU-hours"
+        out.say(f"No measurement is asked for beyond {hours} (--max-gpu-hours).")
+
+
+def _with_default(
+    caps: SearchSpending, executor: str, ideator: str | None, unpriced: Sequence[str]
+) -> SearchSpending:
+    """The caps; where no dollars are capped, with one on the calls whose price is known."""
+    dollars = ("max_cost_usd", "max_ideator_cost_usd", "max_executor_cost_usd")
+    if any(getattr(caps, name) is not None for name in dollars):
+        return caps
+    if not unpriced:
+        name = "max_cost_usd"
+    elif executor not in unpriced:
+        name = "max_executor_cost_usd"
+    elif ideator is not None and ideator not in unpriced:
+        name = "max_ideator_cost_usd"
+    else:
+        return caps
+    return caps.model_copy(update={name: DEFAULT_CAP})
 
 
 def parse_model(name: str) -> ModelName:
@@ -83,6 +112,8 @@ def _has_price(name: str) -> bool:
     from assay.llm.interface import Usage
     from assay.llm.prices import price
 
+    if name == NO_MODEL:
+        return True
     return price(parse_model(name), Usage()) is not None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
     from assay.contracts.batch import BatchOptions
+    from assay.contracts.caps import SearchSpending
 
 # The bracket is escaped because help texts are rich markup.
 _MODEL = "Who {}: provider:model\\[@base_url]."
@@ -44,6 +46,25 @@ MaxCost = Annotated[
     float | None,
     typer.Option(
         help="US dollars after which no model call starts; 5 if a model is asked.",
+        show_default=False,
+    ),
+]
+MaxIdeatorCost = Annotated[
+    float | None,
+    typer.Option(help="Of it, US dollars after which no ideas are asked for.", show_default=False),
+]
+MaxExecutorCost = Annotated[
+    float | None,
+    typer.Option(help="Of it, US dollars after which no code is asked for.", show_default=False),
+]
+Record = Annotated[
+    Path | None,
+    typer.Option(help="Folder in which the ideator's answers are kept.", show_default=False),
+]
+Replay = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder from which the ideator's answers are taken: no key, no cost.",
         show_default=False,
     ),
 ]
@@ -129,6 +150,23 @@ def batch_options(seeds: str, max_cost: float | None, **values: Any) -> BatchOpt
     values["max_cost_usd"] = None if max_cost is None else str(max_cost)
     try:
         return BatchOptions.model_validate(values)
+    except ValidationError as error:
+        raise wrong_flag(error) from None
+
+
+def search_caps(**dollars: float | None) -> SearchSpending:
+    """Caps of a search from flags, by the name of the cap without its unit.
+
+    Raises:
+        InvalidInput: a value is out of range.
+    """
+    from pydantic import ValidationError
+
+    from assay.contracts.caps import SearchSpending
+
+    given = {f"{name}_usd": str(value) for name, value in dollars.items() if value is not None}
+    try:
+        return SearchSpending.model_validate(given)
     except ValidationError as error:
         raise wrong_flag(error) from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from assay.cli.output import Output
     from assay.client import Client
     from assay.contracts.batch import BatchOptions, ExperimentBody
-    from assay.contracts.search import AnswerBody, PauseBody, SearchBody, SearchRequest
+    from assay.contracts.caps import SearchSpending
+    from assay.contracts.search import IdeatorCallBody, PauseBody, SearchBody, SearchRequest
     from assay.llm.ideation import Ideator
+    from assay.llm.recorded_ideas import RecordedIdeas
     from assay.search import SearchConfig
     from assay.search.config import IdeatorOptions
 
@@ -80,6 +83,8 @@ def start(
     repairs: opt.Repairs = 1,
     novelty: opt.Novelty = "warn",
     max_cost: opt.MaxCost = None,
+    max_ideator_cost: opt.MaxIdeatorCost = None,
+    max_executor_cost: opt.MaxExecutorCost = None,
     max_gpu_hours: opt.MaxGpuHours = None,
     allow_unisolated: opt.AllowUnisolated = False,
     confirm: Annotated[
@@ -89,6 +94,8 @@ def start(
         int, typer.Option(min=1, max=64, help="Fresh seeds of each that is confirmed.")
     ] = 5,
     no_pause: opt.NoPause = False,
+    record: opt.Record = None,
+    replay: opt.Replay = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -96,7 +103,7 @@ def start(
     """Start a search and drive it.  Example: assay search start toy --profile tiny --epochs 3"""
     options = opt.batch_options(
         seeds,
-        max_cost,
+        None,
         samples=samples,
         revisions=revisions,
         sampling=sampling,
@@ -121,8 +128,23 @@ def start(
     config = config.model_copy(update={"confirm": confirm, "confirm_seeds": confirm_seeds})
     what = (env, profile, strategy, seed, epochs, batch_size)
     request = _request(*what, ideator, executor, hardware_class, config)
+    request.caps = opt.search_caps(
+        max_cost=max_cost, max_ideator_cost=max_ideator_cost, max_executor_cost=max_executor_cost
+    )
     request.caps.max_gpu_hours, request.base = options.max_gpu_hours, base
-    _start(context, request, config, dry_run, yes, as_json)
+    _start(context, request, config, _recorded(record, replay), dry_run, yes, as_json)
+
+
+def _recorded(record: Path | None, replay: Path | None) -> RecordedIdeas | None:
+    """The folder that keeps the ideator's answers, or gives them. Raises InvalidInput."""
+    from assay.llm.recorded_ideas import RecordedIdeas
+
+    if record is not None and replay is not None:
+        raise InvalidInput("--record and --replay exclude each other; leave one of them out")
+    if replay is not None and not replay.is_dir():
+        raise InvalidInput(f"--replay: {replay} is not a folder")
+    folder = record or replay
+    return None if folder is None else RecordedIdeas(folder, is_replay=replay is not None)
 
 
 def _ideator_options(**values: Any) -> IdeatorOptions:
@@ -150,12 +172,11 @@ def _config(
     """Caps are the whole search's, so they leave the options of the single batch."""
     from assay.search import SearchConfig, open_strategy
 
-    single = options.model_copy(update={"max_cost_usd": None, "max_gpu_hours": None})
+    single = options.model_copy(update={"max_gpu_hours": None})
     made = SearchConfig.make(
         strategy,
         settings,
         single,
-        options.max_cost_usd,
         pause=pause,
         ideator=ideator,
         warm_start=warm_start,
@@ -197,12 +218,13 @@ def _start(
     context: typer.Context,
     request: SearchRequest,
     config: SearchConfig,
+    recorded: RecordedIdeas | None,
     dry_run: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
     out = root(context).output(as_json)
-    ideator = open_ideator_named(request.ideator, config.ideator)
+    ideator = open_ideator_named(request.ideator, config.ideator, recorded)
     size = f"{request.epochs} epochs of {request.batch_size} ideas"
     with root(context).client() as client:
         config = _with_sources(client, config, request.environment)
@@ -212,10 +234,10 @@ def _start(
             message = f"would search {target}, {request.profile}: {size}"
             out.changed(target, message, detail=request, dry_run=True)
             return
-        request.config = _with_cap(client, out, request, config, yes)
+        request.caps = _agreed_caps(client, out, request, config, yes)
         search = client.searches.create(request)
         out.say(f"{search.id}: {request.strategy}, {size}")
-        _drive(client, search.id, ideator, out)
+        _drive(client, search.id, ideator, out, recorded=recorded)
 
 
 @app.command()
@@ -224,6 +246,8 @@ def resume(
     context: typer.Context,
     search: Search,
     no_pause: opt.NoPause = False,
+    record: opt.Record = None,
+    replay: opt.Replay = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a search from wherever it stopped.  Example: assay search resume srch_01k8…"""
@@ -233,8 +257,10 @@ def resume(
     with root(context).client() as client:
         body = client.searches.get(full_id(search, client.searches.list()))
         pause = False if no_pause else None
-        ideator = open_ideator_named(body.ideator, SearchConfig.read(body.config).ideator)
-        _drive(client, body.id, ideator, out, pause=pause)
+        recorded = _recorded(record, replay)
+        options = SearchConfig.read(body.config).ideator
+        ideator = open_ideator_named(body.ideator, options, recorded)
+        _drive(client, body.id, ideator, out, pause=pause, recorded=recorded)
 
 
 @app.command()
@@ -261,11 +287,8 @@ def answers(
     out = root(context).output(as_json)
     with root(context).client() as client:
         id_ = full_id(search, client.searches.list())
-        found = [
-            answer
-            for answer in client.searches.answers(id_, unread=unread)
-            if epoch is None or answer.epoch == epoch
-        ]
+        calls = client.searches.calls(id_, epoch=epoch, answered=True, unread=unread)
+        found = list(calls)
     out.data(found, "\n\n".join(map(_answer, found)))
     if not found:
         out.say(f"No such answers of {id_}. Offline ideators give none.")
@@ -320,8 +343,12 @@ def cancel(
         )
 
 
-def open_ideator_named(name: str, options: IdeatorOptions) -> Ideator:
+def open_ideator_named(
+    name: str, options: IdeatorOptions, recorded: RecordedIdeas | None = None
+) -> Ideator:
     """The ideator, opened here: its key is read from this process's environment.
+
+    It needs none if its answers are `recorded`.
 
     Raises:
         InvalidInput: the name is wrong, or the context is larger than the model's window.
@@ -331,7 +358,13 @@ def open_ideator_named(name: str, options: IdeatorOptions) -> Ideator:
 
     context = options.context_tokens
     try:
-        return open_ideator(name, os.environ, limits=options.limits, context_tokens=context)
+        return open_ideator(
+            name,
+            os.environ,
+            limits=options.limits,
+            context_tokens=context,
+            is_replay=recorded is not None and recorded.is_replay,
+        )
     except ModelError as error:
         raise Unavailable(str(error), code="model_unavailable") from None
     except ValueError as error:
@@ -359,37 +392,42 @@ def _source_id(client: Client, given: str) -> str:
         return full_id(given, client.batches.list())
 
 
-def _with_cap(
+def _agreed_caps(
     client: Client, out: Output, request: SearchRequest, config: SearchConfig, yes: bool
-) -> dict[str, Any]:
-    """The search's config with the cap that was agreed on."""
+) -> SearchSpending:
     from assay.cli.cost import agree_on_cost
 
-    options = config.options.model_copy(update={"max_cost_usd": config.max_cost_usd})
-    agreed = agree_on_cost(
+    return agree_on_cost(
         client,
         out,
         environment=request.environment,
         ideas=request.batch_size,
-        options=options,
+        options=config.options,
+        caps=request.caps,
         executor=request.executor,
         yes=yes,
         ideator=request.ideator,
         epochs=request.epochs,
         context_tokens=config.ideator.context_tokens,
     )
-    return config.model_copy(update={"max_cost_usd": agreed.max_cost_usd}).record()
 
 
 def _drive(
-    client: Client, search: str, ideator: Ideator, out: Output, *, pause: bool | None = None
+    client: Client,
+    search: str,
+    ideator: Ideator,
+    out: Output,
+    *,
+    pause: bool | None = None,
+    recorded: RecordedIdeas | None = None,
 ) -> None:
     from assay.cli.searching import LineObserver, follow_batch
     from assay.search import SearchPaused, drive
 
     wait = partial(follow_batch, out)
     try:
-        body = drive(client, search, ideator, LineObserver(out), wait=wait, pause=pause)
+        seen = LineObserver(out)
+        body = drive(client, search, ideator, seen, wait=wait, pause=pause, recorded=recorded)
     except SearchPaused as paused:  # its message says how to go on
         report(paused, out.as_json)
         raise typer.Exit(PAUSED) from None
@@ -446,7 +484,7 @@ def _results(
     ]
 
 
-def _answer(answer: AnswerBody) -> str:
+def _answer(answer: IdeatorCallBody) -> str:
     from assay.analysis.text import clean
 
     unread = f", {answer.unread} passages unread" if answer.unread else ""
@@ -454,7 +492,7 @@ def _answer(answer: AnswerBody) -> str:
         f"--- {answer.id}: epoch {answer.epoch}, {answer.operator}, {answer.ideas} ideas{unread}, "
         f"{answer.stop}"
     )
-    return f"{clean(heading)}\n{clean(answer.text)}"
+    return f"{clean(heading)}\n{clean(answer.text or '')}"
 
 
 def _paused(pause: PauseBody) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from assay.client.resource import Group, segment
 from assay.contracts.batch import BatchBody, BatchOptions, EventBody, IdeaRequest
 from assay.contracts.search import (
-    AnswerBody,
-    AnswerRequest,
     EpochBody,
     EpochRequest,
+    IdeatorCallBody,
+    IdeatorCallEndRequest,
+    IdeatorCallRequest,
     PauseRequest,
     SearchBody,
     SearchRequest,
@@ -63,19 +65,40 @@ class Searches(Group):
         """The stored epochs, from 0, page by page as they are asked for."""
         return self._walk(EpochBody, f"{self.path}/{segment(search)}/epochs", {})
 
-    def put_answer(self, search: str, answer: str, request: AnswerRequest) -> AnswerBody:
-        """Keep an answer of the ideator under an id; repeating with the same changes nothing."""
-        path = f"{self.path}/{segment(search)}/answers/{segment(answer)}"
-        response = self._http.request("PUT", path, body=request)
-        return AnswerBody.model_validate_json(response.content)
+    def begin_call(self, search: str, call: str, request: IdeatorCallRequest) -> IdeatorCallBody:
+        """Record that a request to the ideator's model is about to be sent, under a new id.
 
-    def answers(self, search: str, *, unread: bool = False) -> Iterator[AnswerBody]:
-        """The answers of the ideator, oldest first, page by page as they are asked for.
-
-        `unread`: those alone with passages that could not be read as ideas.
+        Raises:
+            Conflict: it must not be sent, because the search has ended (`search_ended`), or a cap
+                allows no call (`spend_cap`), or none until others have ended (`calls_under_way`).
         """
-        params = {"unread": "true"} if unread else {}
-        return self._walk(AnswerBody, f"{self.path}/{segment(search)}/answers", params)
+        path = f"{self.path}/{segment(search)}/calls/{segment(call)}"
+        response = self._http.request("PUT", path, body=request)
+        return IdeatorCallBody.model_validate_json(response.content)
+
+    def end_call(self, search: str, call: str, request: IdeatorCallEndRequest) -> IdeatorCallBody:
+        """Record what came of it, with the answer; repeating it changes nothing."""
+        path = f"{self.path}/{segment(search)}/calls/{segment(call)}/end"
+        response = self._http.request("PUT", path, body=request)
+        return IdeatorCallBody.model_validate_json(response.content)
+
+    def calls(
+        self,
+        search: str,
+        *,
+        epoch: int | None = None,
+        answered: bool = False,
+        unread: bool = False,
+    ) -> Iterator[IdeatorCallBody]:
+        """The calls of the ideator, oldest first, page by page as they are asked for.
+
+        `answered`: those alone that have an answer. `unread`: those alone whose answer has
+        passages that could not be read as ideas.
+        """
+        params: dict[str, Any] = {} if epoch is None else {"epoch": epoch}
+        params |= {"answered": "true"} if answered else {}
+        params |= {"unread": "true"} if unread else {}
+        return self._walk(IdeatorCallBody, f"{self.path}/{segment(search)}/calls", params)
 
     def put_epoch(self, search: str, number: int, ideas: Sequence[IdeaRequest]) -> EpochBody:
         """Store the ideas of an epoch; repeating with the same ideas changes nothing.

@@ -535,15 +535,10 @@ class RepairBody(Resource):
     repaired: str | None = Field(description="The codebase that came of it.")
 
 
-class CallBody(Resource):
-    """One request to a model, as the ledger has it. Kinds of tokens do not overlap."""
+class CallFacts(Resource):
+    """What the ledger has of every request to a model. Kinds of tokens do not overlap."""
 
-    object: Literal["call"] = "call"
     id: str = Field(description="Sent to the provider as `X-Client-Request-Id`.")
-    batch: str
-    implementation: str
-    sample: int
-    revision: int
     number: int = Field(description="Of its call, from 1: failed requests are repeated.")
     model: str
     request_hash: str
@@ -563,6 +558,16 @@ class CallBody(Resource):
     request_id: str | None
     started_at: datetime
     finished_at: datetime | None
+
+
+class CallBody(CallFacts):
+    """One request to the model of a batch's executor."""
+
+    object: Literal["call"] = "call"
+    batch: str
+    implementation: str
+    sample: int
+    revision: int
 
 
 class ExperimentBody(Resource):

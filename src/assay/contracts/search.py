@@ -9,20 +9,30 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from assay.contracts.base import (
+    MAX_INTEGER,
     Integer,
     Items,
     JsonObject,
     Message,
     Metadata,
     Name,
+    Number,
     Request,
     Resource,
     Seed,
     ShortName,
     Text,
 )
-from assay.contracts.batch import MAX_IDEAS, MAX_THINKING, BaseBody, IdeaRequest, Operator
-from assay.contracts.caps import Spending
+from assay.contracts.batch import (
+    MAX_IDEAS,
+    MAX_THINKING,
+    BaseBody,
+    CallFacts,
+    IdeaRequest,
+    Operator,
+    Usage,
+)
+from assay.contracts.caps import SearchSpending
 
 #: What the ideas of an epoch may take, as JSON. Model ideators answer in at most 24,000 tokens, so
 #: an idea with its `thinking` takes about 0.1 MB: 80 of them fit twice over.
@@ -51,7 +61,7 @@ class SearchRequest(Request):
         None, description="What the ideas of all epochs change, as in a batch."
     )
     config: JsonObject = {}
-    caps: Spending = Field(Spending(), description="For all its epochs together.")
+    caps: SearchSpending = Field(SearchSpending(), description="For all its epochs together.")
     metadata: Metadata = {}
 
 
@@ -66,12 +76,27 @@ class EpochRequest(Request):
     )
 
 
+class IdeatorCallRequest(Request):
+    """A request to the ideator's model that is about to be sent."""
+
+    epoch: Integer = Field(ge=0, le=10_000, description="The epoch whose ideas are asked for.")
+    place: ShortName = Field(
+        description="Which call of the epoch it is. A call that is made again, by a search that "
+        "was resumed or after an error, has the same place."
+    )
+    operator: Operator
+    asked: Integer = Field(ge=1, le=MAX_IDEAS, description="Ideas that the question is for.")
+    number: Integer = Field(ge=1, le=1_000, description="Of its tries, from 1.")
+    request_hash: ShortName = Field(description="Of all that decides the answer, but chance.")
+    prompt_version: ShortName
+    input_tokens: Integer = Field(ge=0, le=MAX_INTEGER, description="About those of the prompt.")
+    output_tokens: Integer = Field(ge=0, le=MAX_INTEGER, description="Expected of the answer.")
+    is_replay: bool = Field(False, description="The answer is a recorded one and costs nothing.")
+
+
 class AnswerRequest(Request):
     """An answer of the ideator, kept whether or not ideas could be read from it."""
 
-    epoch: Integer = Field(ge=0, le=10_000, description="The epoch whose ideas were asked for.")
-    operator: Operator
-    asked: Integer = Field(ge=1, le=MAX_IDEAS, description="Ideas that the question is for.")
     ideas: Integer = Field(ge=0, le=MAX_IDEAS, description="Ideas that could be read from it.")
     unread: Integer = Field(
         ge=0,
@@ -79,28 +104,47 @@ class AnswerRequest(Request):
         description="Passages that look like ideas and could not be read; 1 if there is no idea "
         "in it.",
     )
-    stop: ShortName = Field(description="How it ended: end, truncated or refused.")
+    stop: Literal["end", "truncated", "refused"] = Field(description="How it ended.")
     text: Text = Field(max_length=MAX_ANSWER)
     thinking: Annotated[Text, Field(max_length=MAX_THINKING)] | None = Field(
         None, description="What the model thought in private before it answered."
     )
+    thinking_length: Integer = Field(
+        0, ge=0, le=MAX_INTEGER, description="Characters of the thinking as it came."
+    )
 
 
-class AnswerBody(Resource):
-    """An answer of a search's ideator, as it came."""
+class IdeatorCallEndRequest(Request):
+    """What came of a request to the ideator's model. Kinds of tokens do not overlap."""
 
-    object: Literal["answer"] = "answer"
-    id: str
+    state: Literal["returned", "failed", "cancelled"]
+    code: ShortName | None = None
+    message: Message | None = None
+    input_tokens: Integer = Field(0, ge=0, le=MAX_INTEGER)
+    cached_input_tokens: Integer = Field(0, ge=0, le=MAX_INTEGER)
+    cache_write_tokens: Integer = Field(0, ge=0, le=MAX_INTEGER)
+    output_tokens: Integer = Field(0, ge=0, le=MAX_INTEGER)
+    is_estimate: bool = False
+    seconds: Number = Field(0.0, ge=0, le=1_000_000)
+    request_id: Annotated[Text, Field(max_length=200)] | None = None
+    answer: AnswerRequest | None = None
+
+
+class IdeatorCallBody(CallFacts):
+    """A request to the model of a search's ideator, and the answer as it came."""
+
+    object: Literal["ideator_call"] = "ideator_call"
     search: str
     epoch: int
+    place: str
     operator: str
     asked: int
-    ideas: int
-    unread: int
-    stop: str
-    text: str
+    ideas: int | None
+    unread: int | None
+    stop: str | None
+    text: str | None
     thinking: str | None
-    created_at: datetime
+    thinking_length: int | None
 
 
 def bytes_of(ideas: Iterable[IdeaRequest]) -> int:
@@ -160,10 +204,12 @@ class SearchBody(Resource):
         None, description="What its ideas change; null for the environment's own codebase."
     )
     config: dict[str, Any]
-    caps: Spending = Spending()
+    caps: SearchSpending = SearchSpending()
     state: str = Field(description="running, finished or cancelled.")
     epochs_finished: int
     best: list[BestOfEpoch] = Field(description="Best metric so far, per finished epoch.")
+    ideator_usage: Usage = Field(Usage(), description="What its calls for ideas used.")
+    executor_usage: Usage = Field(Usage(), description="What its calls for code used.")
     answers: int = Field(0, description="Answers of its ideator that are kept.")
     answers_unread: int = Field(
         0, description="Those of them with passages that could not be read as ideas."

@@ -11,7 +11,7 @@ from typing import Literal
 
 from assay.llm.executors import DEFAULT_LIMITS, ImplementRequest, Limits, ModelExecutor
 from assay.llm.factory import open_model
-from assay.llm.ideation import IdeationRequest, UnreadableAnswer
+from assay.llm.ideation import IdeationRequest, IdeatorCall, UnreadableAnswer
 from assay.llm.interface import Completion, Model, ModelError, Try, Usage
 from assay.llm.model_ideator import ModelIdeator
 from assay.llm.names import ModelName
@@ -60,6 +60,21 @@ async def check_model(
 
 
 @dataclass
+class _Counted:
+    """Counts the calls that returned."""
+
+    returned: int = 0
+
+    async def answered(self, call: IdeatorCall) -> Completion | None:
+        """None: nothing was asked before."""
+        return None
+
+    async def on_try(self, call: IdeatorCall, attempt: Try) -> None:
+        """See `CallRecord.on_try`."""
+        self.returned += attempt.phase == "returned"
+
+
+@dataclass
 class _Probe:
     """Makes the calls, and keeps what was answered."""
 
@@ -73,17 +88,12 @@ class _Probe:
 
     async def propose(self) -> int:
         """Ask for an idea. Returns in how many calls it came."""
-        calls: list[str] = []
-
-        async def on_try(attempt: Try) -> None:
-            if attempt.phase == "returned":
-                calls.append(attempt.id)
-
+        counted = _Counted()
         ideator = ModelIdeator(
             self.model, spare_calls=0, context_tokens=self.context, timeout_s=self.timeout_s
         )
-        await ideator.propose(_QUESTION, on_try=on_try)
-        return len(calls)
+        await ideator.propose(_QUESTION, record=counted)
+        return counted.returned
 
 
 async def _ask(probe: _Probe) -> list[Finding]:

@@ -14,6 +14,7 @@ from assay.llm.model_ideator import ModelIdeator
 from assay.llm.names import ModelName, Provider
 from assay.llm.offline.ideator import OfflineIdeator
 from assay.llm.offline.literal import LiteralImplementer
+from assay.llm.recorded_ideas import NoModel
 from assay.llm.retry import RetryPolicy
 
 _CLASSES = {Provider.ANTHROPIC: "AnthropicModel", Provider.OPENAI: "OpenAIModel"}
@@ -68,13 +69,16 @@ def open_ideator(
     *,
     limits: Limits = NO_LIMITS,
     context_tokens: int | None = None,
+    is_replay: bool = False,
 ) -> Ideator:
     """What proposes ideas: `offline` draws from knobs and recipes.
+
+    `is_replay`: its answers are all recorded, so that no key and no SDK is needed.
 
     Raises as `open_model`, and ValueError if `context_tokens` do not fit the model.
     """
     parsed = ModelName.parse(name) if isinstance(name, str) else name
     if parsed.provider is Provider.OFFLINE:
         return OfflineIdeator()
-    model = open_model(parsed, env, show_thinking=True)
+    model = NoModel(parsed) if is_replay else open_model(parsed, env, show_thinking=True)
     return ModelIdeator(model, limits=limits, context_tokens=context_tokens)

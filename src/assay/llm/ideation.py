@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from assay.llm.interface import OnTry, Stop
+from assay.llm.interface import Completion, Prompt, Stop, Try
 from assay.llm.offline.knobs import Knob, Recipe
 
 Operator = Literal["seed", "explore", "exploit"]
@@ -104,7 +104,7 @@ class ProposedIdea:
     """An idea, `[Experiment] … [Code Changes] … [End]`; `parents` are ids of trajectories.
 
     `thinking` is what the model said about this idea alone. What it thought in private before it
-    answered is part of the answer; `on_try` reports it.
+    answered is part of the answer; `CallRecord.on_try` reports it.
     """
 
     text: str
@@ -129,6 +129,37 @@ class UnreadableAnswer(Exception):
         super().__init__(f"{name}: {why[stop]}")
 
 
+@dataclass(frozen=True)
+class IdeatorCall:
+    """One call of a question. `number` is its place in the question, from 0.
+
+    A repair has the number of the call whose answer it repairs. `asked` is how many ideas the
+    prompt asks for; `output_tokens` are about those of its answer.
+    """
+
+    number: int
+    is_repair: bool
+    asked: int
+    prompt: Prompt
+    request_hash: str
+    output_tokens: int
+
+
+class CallRecord(Protocol):
+    """Hears of the calls of a question, and knows those that were answered before.
+
+    Calls of one question may be under way at the same time.
+    """
+
+    async def answered(self, call: IdeatorCall) -> Completion | None:
+        """The answer to the call, if it was made before; then it is not made again."""
+        ...
+
+    async def on_try(self, call: IdeatorCall, attempt: Try) -> None:
+        """Hear of a try: see `Try`. An exception stops the call."""
+        ...
+
+
 class Ideator(Protocol):
     """Proposes ideas."""
 
@@ -141,11 +172,12 @@ class Ideator(Protocol):
         ...
 
     async def propose(
-        self, request: IdeationRequest, *, on_try: OnTry | None = None
+        self, request: IdeationRequest, *, record: CallRecord | None = None
     ) -> list[ProposedIdea]:
         """At most `request.count` ideas, fewer where no more are to be had.
 
-        Raises ModelError, and UnreadableAnswer if there are answers and no idea in them.
+        Raises ModelError, whatever `record` raises, and UnreadableAnswer if there are answers and
+        no idea in them.
         """
         ...
 

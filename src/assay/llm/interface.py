@@ -49,6 +49,12 @@ class Prompt:
         return tuple(part for part in (self.cache_prefix, *self.log) if part)
 
     @property
+    def content(self) -> list[object]:
+        """All of it that decides an answer, as JSON values. Where parts end decides nothing."""
+        messages = [[message.role, message.text] for message in self.messages]
+        return [self.system, "".join(self.cached_parts), messages]
+
+    @property
     def characters(self) -> int:
         cached = sum(map(len, self.cached_parts))
         return len(self.system) + cached + sum(len(m.text) for m in self.messages)

@@ -1,20 +1,37 @@
 """An ideator that asks a model."""
 
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
 
 from assay.llm import prompts
 from assay.llm.executors import NO_LIMITS, Limits
 from assay.llm.idea_answers import ReadAnswer, read_answer
 from assay.llm.ideas import IdeaText, format_idea, read_idea
-from assay.llm.ideation import IdeationRequest, ProposedIdea, Trajectory, UnreadableAnswer
+from assay.llm.ideation import (
+    CallRecord,
+    IdeationRequest,
+    IdeatorCall,
+    ProposedIdea,
+    Trajectory,
+    UnreadableAnswer,
+)
 from assay.llm.ideator_context import Shown, build, repair
-from assay.llm.interface import Completion, Model, OnTry, Prompt
+from assay.llm.interface import Completion, Model, Prompt
 from assay.llm.windows import context_of
 
 _PARENTS = re.compile(r"^[ \t*_]*Parents:[ \t*_]*(.+)$", re.MULTILINE | re.IGNORECASE)
 #: Tokens kept for an answer that has no bound: eight ideas, and the thinking before them.
 _ANSWER_TOKENS, _ANSWER_SHARE = 24_000, 3 / 8
+#: About the tokens of an idea in an answer, with the thinking for it.
+_IDEA_TOKENS = 1_500
 #: Characters of an idea that another call is told of, so that it proposes others.
 _MOST_ALREADY = 300
 
@@ -24,7 +41,7 @@ class ModelIdeator:
 
     `context_tokens` is what prompt and answer of a call may have together; None: what
     `assay.llm.windows` says of the model. `spare_calls` is how many calls more than needed are
-    made for ideas that are missing.
+    made for ideas that are missing, `at_once` how many are under way at the same time.
 
     Raises ValueError if the model's window is smaller than `context_tokens`.
     """
@@ -35,6 +52,7 @@ class ModelIdeator:
         *,
         ideas_per_call: int = 8,
         spare_calls: int = 2,
+        at_once: int = 4,
         context_tokens: int | None = None,
         limits: Limits = NO_LIMITS,
         timeout_s: float = 600.0,
@@ -42,6 +60,7 @@ class ModelIdeator:
         self._model = model
         self._per_call = ideas_per_call
         self._spare_calls = spare_calls
+        self._at_once = at_once
         self._context = context_of(model.name, context_tokens)
         self._limits = limits
         self._timeout_s = timeout_s
@@ -55,46 +74,85 @@ class ModelIdeator:
         return prompts.version(*(name for name in prompts.NAMES if "executor" not in name))
 
     async def propose(
-        self, request: IdeationRequest, *, on_try: OnTry | None = None
+        self, request: IdeationRequest, *, record: CallRecord | None = None
     ) -> list[ProposedIdea]:
         """See `Ideator.propose`.
+
+        The first call is made alone, so that the provider has its prompt in the cache; then up to
+        `at_once` together, which are told of the ideas before them and not of each other's. Calls
+        and their prompts follow from the request and the answers alone, so that a record can give
+        the same answers again.
 
         An answer with passages that cannot be read is repaired once: a further call shows it to
         the model and asks for the same ideas in the required form.
         """
-        context = build(request, self._context, self._answer_tokens())
-        shown = context.shown
-        ideas: list[ProposedIdea] = []
+        question = _Question(request, build(request, self._context, self._answer_tokens()))
         calls = -(-request.count // self._per_call) + self._spare_calls
-        for _ in range(calls):
-            missing = min(self._per_call, request.count - len(ideas))
-            if missing <= 0:
-                break
-            prompt = _prompt(request, context, missing, ideas)
-            completion = await self._complete(prompt, on_try)
-            answer = _read(completion)
-            found = _new_ideas(answer, request, shown, ideas)
-            if answer.unread and completion.stop == "end" and len(found) < missing:
-                room = self._context - self._answer_tokens()
-                again = repair(prompt, completion.text, answer.unread, room)
-                repaired = _read(await self._complete(again, on_try))
-                found += _new_ideas(repaired, request, shown, [*ideas, *found])
-                if not found:
-                    break
-            ideas += found[:missing]
-        if not ideas and request.count > 0:
-            raise UnreadableAnswer(self.name, completion.stop)
-        return ideas
+        number, stop = 0, None
+        while number < calls and len(question.ideas) < request.count:
+            missing = request.count - len(question.ideas)
+            width = min(self._at_once if number else 1, calls - number)
+            counts = _split(missing, self._per_call, width)
+            asked = [
+                self._ask(question, number + place, count, record)
+                for place, count in enumerate(counts)
+            ]
+            answers, before = await _all(asked), len(question.ideas)
+            for answer, count in zip(answers, counts, strict=True):
+                question.ideas += question.new(answer)[:count]
+            stop = answers[-1][-1].stop
+            number += len(counts)
+            if len(question.ideas) == before and any(len(answer) > 1 for answer in answers):
+                break  # repaired, and unreadable still
+        if stop is not None and not question.ideas:
+            raise UnreadableAnswer(self.name, stop)
+        return question.ideas
 
-    async def _complete(self, prompt: Prompt, on_try: OnTry | None) -> Completion:
+    async def _ask(
+        self, question: _Question, number: int, count: int, record: CallRecord | None
+    ) -> list[Completion]:
+        """The answer to one call, and its repair if it needs one."""
+        prompt = _prompt(question.request, question.context, count, question.ideas)
+        first = await self._complete(prompt, number, count, record, is_repair=False)
+        answer = _read(first)
+        if not answer.unread or first.stop != "end" or len(question.new([first])) >= count:
+            return [first]
+        room = self._context - self._answer_tokens()
+        again = repair(prompt, first.text, answer.unread, room)
+        return [first, await self._complete(again, number, count, record, is_repair=True)]
+
+    async def _complete(
+        self,
+        prompt: Prompt,
+        number: int,
+        asked: int,
+        record: CallRecord | None,
+        *,
+        is_repair: bool,
+    ) -> Completion:
+        call = IdeatorCall(
+            number=number,
+            is_repair=is_repair,
+            asked=asked,
+            prompt=prompt,
+            request_hash=self._hash(prompt),
+            output_tokens=min(asked * _IDEA_TOKENS, self._answer_tokens()),
+        )
+        known = await record.answered(call) if record is not None else None
+        if known is not None:
+            return known
         return await self._model.complete(
             prompt,
             max_tokens=self._limits.max_tokens,
             temperature=self._limits.temperature,
             effort=self._limits.effort,
             timeout_s=self._timeout_s,
-            on_try=on_try,
+            on_try=None if record is None else partial(record.on_try, call),
         )
+
+    def _hash(self, prompt: Prompt) -> str:
+        content = [self.name, prompt.content, asdict(self._limits)]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     async def aclose(self) -> None:
         """Close the model's connections."""
@@ -124,23 +182,42 @@ def _read(completion: Completion) -> ReadAnswer:
     return read_answer(completion.text, truncated=completion.stop == "truncated")
 
 
-def _new_ideas(
-    answer: ReadAnswer,
-    request: IdeationRequest,
-    shown: Sequence[Trajectory],
-    ideas: Sequence[ProposedIdea],
-) -> list[ProposedIdea]:
-    """The ideas of an answer that are not among those had already."""
-    known = {idea.text for idea in ideas}
-    found: list[ProposedIdea] = []
-    for read in answer.ideas:
-        text = format_idea(read.idea)
-        if text in known:
-            continue
-        known.add(text)
-        parents = _parents(read.idea, shown) if request.operator == "exploit" else ()
-        found.append(ProposedIdea(text, request.operator, parents, read.thinking))
-    return found
+def _split(missing: int, per_call: int, most: int) -> list[int]:
+    """How many ideas each of at most `most` calls is asked for: full calls, then the rest."""
+    full, rest = divmod(missing, per_call)
+    return ([per_call] * full + [rest] * bool(rest))[:most]
+
+
+async def _all(calls: Sequence[Coroutine[Any, Any, list[Completion]]]) -> list[list[Completion]]:
+    """What the calls return. If one fails the others still end, since they are paid for."""
+    ended = await asyncio.gather(*calls, return_exceptions=True)
+    for outcome in ended:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return [outcome for outcome in ended if not isinstance(outcome, BaseException)]
+
+
+@dataclass
+class _Question:
+    """A request while it is asked: what it is preceded by, and the ideas it has brought."""
+
+    request: IdeationRequest
+    context: Shown
+    ideas: list[ProposedIdea] = field(default_factory=list)
+
+    def new(self, answers: Sequence[Completion]) -> list[ProposedIdea]:
+        """The ideas of an answer and its repair that are not among those had already."""
+        known = {idea.text for idea in self.ideas}
+        found: list[ProposedIdea] = []
+        for read in (read for answer in answers for read in _read(answer).ideas):
+            text = format_idea(read.idea)
+            if text in known:
+                continue
+            known.add(text)
+            exploits = self.request.operator == "exploit"
+            parents = _parents(read.idea, self.context.shown) if exploits else ()
+            found.append(ProposedIdea(text, self.request.operator, parents, read.thinking))
+        return found
 
 
 def _parents(idea: IdeaText, shown: Sequence[Trajectory]) -> tuple[str, ...]:

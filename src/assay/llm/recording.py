@@ -95,7 +95,7 @@ def _records(folder: Path) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def _write(path: Path, record: Mapping[str, Any]) -> None:
+def write(path: Path, record: Mapping[str, Any]) -> None:
     """Write whole or not at all: a process may be killed at any time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -166,7 +166,7 @@ class RecordingExecutor:
             "refused": False,
             "won": False,
         }
-        _write(path, record | content)
+        write(path, record | content)
 
     def note(self, request: ImplementRequest, **facts: bool) -> None:
         """Say of a recorded answer that it was `refused`, or that it `won`."""
@@ -175,7 +175,7 @@ class RecordingExecutor:
         kept = self._files.get(id(request))
         path = kept[1] if kept else (files[-1] if files else None)
         if path is not None:
-            _write(path, read(path) | facts)
+            write(path, read(path) | facts)
 
     async def aclose(self) -> None:
         """Close what is recorded."""
@@ -227,7 +227,7 @@ class ReplayExecutor:
             raise TooLate("when this was recorded, another sample had won before")
         if record["state"] == "cancelled":
             raise ReplayMiss(f"{self._missing(request, asked)}; this one was cancelled")
-        completion = _completion(record["answer"])
+        completion = completion_of(record["answer"])
         if on_try is not None:
             call = new_id("call")
             await on_try(Try(call, 1, "started"))
@@ -259,7 +259,7 @@ class ReplayExecutor:
         """Nothing to close."""
 
 
-def _completion(stored: Mapping[str, Any]) -> Completion:
+def completion_of(stored: Mapping[str, Any]) -> Completion:
     return Completion(
         text=stored["text"],
         thinking=stored["thinking"],

@@ -23,6 +23,8 @@ from assay.llm.interface import (
 )
 
 _RETRYABLE = frozenset({408, 409, 429})
+#: A try that failed after so long without a word was no failure to connect.
+READ_AFTER_S = 30.0
 _MOST_DOUBLINGS = 40  # longer than any pause; a float ends at a thousand
 # Kinds of error events, by the names that providers and their gateways give them.
 _LIMITED = frozenset({"rate_limit_error", "rate_limit_exceeded"})
@@ -236,6 +238,18 @@ async def _to_its_end(report: Coroutine[Any, Any, None]) -> None:
     if cancelled is not None:
         raise cancelled from (None if task.cancelled() else task.exception())
     task.result()
+
+
+def billed(event: Try, tokens: int) -> Usage:
+    """What a try that ended is taken to be billed for; its prompt has about so many `tokens`.
+
+    Of some nothing is known. One that was cancelled, or waited for long, has probably been read by
+    a provider; else there was no connection that lasted.
+    """
+    if event.usage is not None:
+        return event.usage
+    was_read = event.phase == "cancelled" or event.seconds >= READ_AFTER_S
+    return Usage(tokens if was_read else 0, estimated=True)
 
 
 def status_error(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from assay.contracts.batch import MAX_IDEA_BYTES, MAX_THINKING, IdeaRequest
@@ -13,14 +13,14 @@ from assay.domain.hashing import derive_seed
 from assay.domain.metrics import Direction
 from assay.llm.ideation import (
     Baseline,
+    CallRecord,
     IdeationRequest,
     Ideator,
     ProposedIdea,
     UnreadableAnswer,
 )
-from assay.llm.interface import ModelError, OnTry
+from assay.llm.interface import ModelError
 from assay.llm.offline.knobs import Knob, Recipe, RecipeEdit
-from assay.search.answers import storable
 from assay.search.plan import Ask
 
 #: An ideator that came back with too few is asked again, at most so many times per question.
@@ -30,6 +30,11 @@ _GOALS = {
     Direction.MINIMIZE: "lower is better",
     Direction.MAXIMIZE: "higher is better",
 }
+
+
+def storable(text: str) -> str:
+    """The text without what a database cannot keep: NUL characters and lone surrogates."""
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
 class SearchError(AssayError):
@@ -92,7 +97,7 @@ async def propose(
     ideator: Ideator,
     setting: Setting,
     ask: Ask,
-    on_try: OnTry | None = None,
+    record: Callable[[int], CallRecord] | None = None,
     *,
     baseline: Baseline | None = None,
     hint: str = "",
@@ -100,7 +105,8 @@ async def propose(
     """The ideas an ask is for; fewer only if the ideator has no more.
 
     An ideator that comes back with too few is asked for the others, in at most `ROUNDS` rounds.
-    Ideas larger than a batch takes count as missing. `hint` says how to read its answers.
+    Ideas larger than a batch takes count as missing. `record` gives the record of a round, and
+    `hint` says how to read its answers.
 
     Raises:
         SearchError: the model failed, or there is not a single idea.
@@ -111,7 +117,8 @@ async def propose(
         seed = ask.seed if round_ == 0 else derive_seed(ask.seed, "again", round_)
         try:
             request = setting.request(ask, missing, seed, baseline)
-            more = await ideator.propose(request, on_try=on_try)
+            of_round = record(round_) if record is not None else None
+            more = await ideator.propose(request, record=of_round)
         except UnreadableAnswer as error:
             if ideas:
                 break

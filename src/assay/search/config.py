@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from assay.contracts.base import Dollars
 from assay.contracts.batch import MAX_SEEDS, BatchOptions, Effort, MaxTokens, Temperature
 from assay.domain.errors import InvalidInput
 from assay.llm.executors import Limits
@@ -38,8 +36,7 @@ class IdeatorOptions(BaseModel):
 class SearchConfig(BaseModel):
     """`strategy`: every setting of the strategy with its value. `options`: those of each batch.
 
-    `ideator`: how it is asked. `max_cost_usd` is for the whole search: what is left of it becomes
-    the cap of the next batch. `pause`: the loop stops when one code ended most of an epoch.
+    `ideator`: how it is asked. `pause`: the loop stops when one code ended most of an epoch.
     `warm_start`: ids of searches and batches whose experiments the ideator is told of. `confirm`:
     so many of the best results are confirmed at the end, each on `confirm_seeds` fresh seeds.
     """
@@ -48,7 +45,6 @@ class SearchConfig(BaseModel):
 
     strategy: dict[str, Any] = {}
     options: BatchOptions = BatchOptions()
-    max_cost_usd: Dollars | None = None
     pause: bool = True
     confirm: int = Field(0, ge=0, le=1_000)
     confirm_seeds: int = Field(5, ge=1, le=MAX_SEEDS)
@@ -57,9 +53,13 @@ class SearchConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_characters(cls, record: Any) -> Any:
-        """Leave out the bound in characters of older records: the model's window counts."""
-        strategy = record.get("strategy") if isinstance(record, dict) else None
+    def _without_older(cls, record: Any) -> Any:
+        """Leave out what older records have: a cap, which is the search's own, and a bound in
+        characters, where the model's window counts."""
+        if not isinstance(record, dict):
+            return record
+        record = {name: value for name, value in record.items() if name != "max_cost_usd"}
+        strategy = record.get("strategy")
         if not isinstance(strategy, dict) or "context_chars" not in strategy:
             return record
         rest = {name: value for name, value in strategy.items() if name != "context_chars"}
@@ -71,7 +71,6 @@ class SearchConfig(BaseModel):
         strategy: str,
         settings: Mapping[str, Any] | None = None,
         options: BatchOptions | None = None,
-        max_cost_usd: Decimal | None = None,
         *,
         pause: bool = True,
         ideator: IdeatorOptions | None = None,
@@ -86,7 +85,6 @@ class SearchConfig(BaseModel):
         return cls(
             strategy=dict(full),
             options=options or BatchOptions(),
-            max_cost_usd=max_cost_usd,
             pause=pause,
             ideator=ideator or IdeatorOptions(),
             warm_start=list(warm_start),

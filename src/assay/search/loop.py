@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
 from functools import partial
 
 from assay.client import Client, Conflict
@@ -21,13 +20,12 @@ from assay.domain.metrics import Sample, mean, reward
 from assay.domain.rounding import shown, shown_or_none
 from assay.domain.states import BatchState, MeasurementKind, SearchState
 from assay.llm.ideation import Baseline, Ideator, Trajectory
-from assay.llm.interface import Try
+from assay.llm.recorded_ideas import RecordedIdeas
 from assay.search import warm_start
-from assay.search.answers import AnswerKeeper
 from assay.search.ask import SearchError, Setting, fit_epoch, propose
+from assay.search.calls import Ledger
 from assay.search.config import SearchConfig
 from assay.search.confirming import to_confirm
-from assay.search.ledger import Ledger
 from assay.search.pausing import SearchPaused, common_failure, pause_request
 from assay.search.plan import Ask, Situation
 from assay.search.strategy import open_strategy
@@ -83,11 +81,13 @@ def drive(
     *,
     wait: Wait = wait_for,
     pause: bool | None = None,
+    recorded: RecordedIdeas | None = None,
 ) -> SearchBody:
     """Drive a search to its last epoch, from wherever its record stands, and return it.
 
     A search that somebody cancelled is returned as it is; one that is paused goes on. `pause`:
-    whether it may pause; None: as its record says. The ideator is closed at the end.
+    whether it may pause; None: as its record says. `recorded`: a folder that keeps the answers of
+    the ideator, or gives them. The ideator is closed at the end.
 
     Raises:
         SearchPaused: one code ended most of an epoch; the pause is stored.
@@ -96,7 +96,8 @@ def drive(
     """
     with asyncio.Runner() as runner:
         try:
-            loop = _Loop(client, search, ideator, observer or Observer(), wait, runner)
+            seen = observer or Observer()
+            loop = _Loop(client, search, ideator, seen, wait, runner, recorded)
             return loop.go_on(pause=pause)
         finally:
             runner.run(ideator.aclose())
@@ -111,6 +112,7 @@ class _Loop:
         observer: Observer,
         wait: Wait,
         runner: asyncio.Runner,
+        recorded: RecordedIdeas | None,
     ) -> None:
         self._client = client
         self._search = client.searches.get(search)
@@ -131,8 +133,7 @@ class _Loop:
         )
         self._baseline: Baseline | None = None
         self._batches: dict[int, BatchBody] = {}
-        self._ledger = Ledger(ideator.name)
-        self._answers = AnswerKeeper(client, self._search.id)
+        self._ledger = Ledger(client, self._search.id, ideator, recorded)
         self._may_pause = self._config.pause
 
     def go_on(self, *, pause: bool | None) -> SearchBody:
@@ -236,13 +237,7 @@ class _Loop:
         asks = self._strategy.plan(self._situation(number))
         told = self._baseline if any(ask.known for ask in asks) else None
         self._observer.asking(number, asks)
-        self._ledger.limit(self._money_left())
-        ideas: list[IdeaRequest] = []
-        for ask in asks:
-            on_try = partial(self._on_try, number, ask)
-            hint = self._answers.hint(number)
-            asked = propose(self._ideator, self._setting, ask, on_try, baseline=told, hint=hint)
-            ideas += self._runner.run(asked)
+        ideas = self._runner.run(self._ask(number, asks, told))
         try:
             stored = self._client.searches.put_epoch(self._search.id, number, fit_epoch(ideas))
         except Conflict:
@@ -254,15 +249,26 @@ class _Loop:
         self._observer.stored(number, stored.ideas)
         return stored
 
-    async def _on_try(self, number: int, ask: Ask, attempt: Try) -> None:
-        await self._ledger.on_try(attempt)
-        self._answers.keep(attempt, number, ask)
+    async def _ask(
+        self, number: int, asks: Sequence[Ask], told: Baseline | None
+    ) -> list[IdeaRequest]:
+        """The ideas of an epoch, one ask after the other: they begin with the same prompt, which
+        a provider has in its cache once the first is answered."""
+        answered = self._ledger.answered(number)
+        ideas: list[IdeaRequest] = []
+        for position, ask in enumerate(asks):
+            ideas += await propose(
+                self._ideator,
+                self._setting,
+                ask,
+                partial(self._ledger.record, number, ask, position, answered),
+                baseline=told,
+                hint=self._ledger.hint(number),
+            )
+        return ideas
 
     def _submit(self, number: int) -> str:
         options = self._config.options
-        left = self._money_left()
-        if left is not None:
-            options = options.model_copy(update={"max_cost_usd": left})
         return self._client.searches.submit_epoch(self._search.id, number, options).id
 
     def _situation(self, number: int) -> Situation:
@@ -356,15 +362,6 @@ class _Loop:
     def _default_seeds(self) -> int:
         profiles = self._setting.environment.profiles
         return next(p.baseline_seeds for p in profiles if p.name == self._search.profile)
-
-    def _money_left(self) -> Decimal | None:
-        """What is left of the cap; None without one. Unknown prices count as nothing."""
-        cap = self._config.max_cost_usd
-        if cap is None:
-            return None
-        used = (Decimal(batch.usage.cost_usd or 0) for batch in self._batches.values())
-        spent = sum(used, self._ledger.spent)
-        return max(Decimal(0), cap - spent)
 
 
 def _without_misfits(environment: EnvironmentBody, files: Mapping[str, str]) -> EnvironmentBody:

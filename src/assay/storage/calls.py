@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.orm import Session
 
 from assay.storage import schema
@@ -14,32 +14,40 @@ from assay.storage.rows import changed, get
 from assay.storage.text import clean_text
 from assay.storage.types import clock
 
+#: State of a call whose process is gone.
+INTERRUPTED = "interrupted"
 _MAX_MESSAGE = 2_000
 
 
 @dataclass(frozen=True)
 class Payer:
-    """Who a call is made for, and so who it is charged to."""
+    """Who a call is made for, and so who it is charged to.
+
+    `batch` and `implementation` are None for a call of a search's ideator.
+    """
 
     owner: str
-    batch: str
+    batch: str | None
     search: str | None
-    implementation: str
+    implementation: str | None
 
 
 @dataclass(frozen=True)
 class CallStart:
-    """A request that is about to be sent. `reserved_usd`: what it is expected to cost."""
+    """A request that is about to be sent. `reserved_usd`: what it is expected to cost.
+
+    `sample` and `revision` say which call of an executor it belongs to.
+    """
 
     id: str
-    sample: int
-    revision: int
     number: int
     model: str
     request_hash: str
     prompt_version: str
     reserved_usd: Decimal | None
     is_replay: bool = False
+    sample: int = 0
+    revision: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,8 +107,8 @@ def after(session: Session, call_id: str, end: CallEnd) -> None:
     )
 
 
-def interrupt(session: Session, implementation_id: str) -> int:
-    """Close the calls that a process left open when it died.
+def interrupt(session: Session, which: ColumnElement[bool]) -> int:
+    """Close the calls among `which` that a process left open when it died.
 
     Nobody knows whether they reached the provider: they are charged what they were expected to
     cost. Returns how many there were.
@@ -109,10 +117,10 @@ def interrupt(session: Session, implementation_id: str) -> int:
     return changed(
         session,
         update(table)
-        .where(table.implementation_id == implementation_id, table.state == "calling")
+        .where(which, table.state == "calling")
         .values(
-            state="interrupted",
-            code="interrupted",
+            state=INTERRUPTED,
+            code=INTERRUPTED,
             is_estimate=True,
             cost_usd=table.reserved_usd,
             finished_at=clock(),
@@ -128,12 +136,7 @@ def sweep(db: Database, session: Session) -> int:
         work.finished_at.is_not(None),
         or_(work.lease_expires_at.is_(None), work.lease_expires_at < db.now(session)),
     )
-    left = session.scalars(
-        select(table.implementation_id)
-        .where(table.finished_at.is_(None), table.implementation_id.in_(gone))
-        .distinct()
-    ).all()
-    return sum(interrupt(session, implementation) for implementation in left)
+    return interrupt(session, table.implementation_id.in_(gone))
 
 
 def of_sample(

@@ -16,7 +16,16 @@ from sqlalchemy.orm import Session
 
 from assay.contracts.base import MAX_DOLLARS, MAX_GPU_HOURS
 from assay.contracts.batch import BatchOptions
-from assay.contracts.caps import DAY, Caps, Kind, Limit, OwnerSpending, Scope, Spending
+from assay.contracts.caps import (
+    DAY,
+    Caps,
+    Kind,
+    Limit,
+    OwnerSpending,
+    Scope,
+    SearchSpending,
+    Spending,
+)
 from assay.domain.failure_codes import FailureCode
 from assay.domain.states import TERMINAL_MEASUREMENT
 from assay.storage import schema
@@ -98,6 +107,10 @@ def _calls_of(
         return [table.batch_id == payer.batch]
     if scope == "search":
         return [table.search_id == payer.search]
+    if scope == "ideator":
+        return [table.search_id == payer.search, table.implementation_id.is_(None)]
+    if scope == "executor":
+        return [table.search_id == payer.search, table.implementation_id.is_not(None)]
     mine = [table.owner == payer.owner]
     return mine if scope != DAY else [*mine, table.started_at >= _midnight(db, session)]
 
@@ -158,7 +171,7 @@ def all_of(
         batch=Spending(max_cost_usd=options.max_cost_usd, max_gpu_hours=options.max_gpu_hours),
         search=spending_of(session.get_one(schema.Search, payer.search))
         if payer.search
-        else Spending(),
+        else SearchSpending(),
         owner=of_owner(owners, payer.owner),
     )
 
@@ -168,18 +181,24 @@ def options_of(batch: schema.Batch) -> BatchOptions:
     return BatchOptions.model_validate(_bounded(batch.options))
 
 
-def spending_of(search: schema.Search) -> Spending:
+def of_ideator(search: schema.Search, owners: Mapping[str, OwnerSpending]) -> Caps:
+    """All caps that the calls of a search's ideator are under."""
+    return Caps(search=spending_of(search), owner=of_owner(owners, search.owner))
+
+
+def spending_of(search: schema.Search) -> SearchSpending:
     """Return the caps of a search."""
-    return Spending.model_validate(_bounded(search.caps))
+    return SearchSpending.model_validate(_bounded(search.caps))
 
 
 def _bounded(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Stored caps within what a request may name: earlier versions stored any number, and a list
     that shows one must still be answered."""
     found = dict(stored)
-    cost, hours = found.get("max_cost_usd"), found.get("max_gpu_hours")
-    if cost is not None:
-        found["max_cost_usd"] = min(Decimal(cost), Decimal(MAX_DOLLARS))
+    hours = found.get("max_gpu_hours")
+    for name in ("max_cost_usd", "max_ideator_cost_usd", "max_executor_cost_usd"):
+        if found.get(name) is not None:
+            found[name] = min(Decimal(found[name]), Decimal(MAX_DOLLARS))
     if hours is not None:
         found["max_gpu_hours"] = min(float(hours), float(MAX_GPU_HOURS))
     return found

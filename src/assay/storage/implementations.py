@@ -126,7 +126,7 @@ def begin(
         return None
     if experiment.state == ExperimentState.SUBMITTED.value:
         experiments.move(session, experiment_id, ExperimentState.IMPLEMENTING)
-    calls.interrupt(session, implementation)
+    calls.interrupt(session, schema.ModelCall.implementation_id == implementation)
     batch = get(session, schema.Batch, experiment.batch_id, "batch")
     options = caps.options_of(batch)
     environment = get(session, schema.Environment, batch.environment_id, "environment")

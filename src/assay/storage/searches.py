@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, case, func, select, update
+from sqlalchemy import ColumnElement, and_, func, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
-from assay.contracts.search import AnswerRequest, EpochRequest, PauseRequest, SearchRequest
+from assay.contracts.search import EpochRequest, PauseRequest, SearchRequest
 from assay.domain.conditions import Conditions
 from assay.domain.errors import Conflict, InvalidInput, NotFound
 from assay.domain.ids import new_id
 from assay.domain.states import EpochState, SearchState
-from assay.storage import batches, environments, schema
+from assay.storage import batches, calls, environments, schema
 from assay.storage.bases import Base, base_of
 from assay.storage.batches import Similar
 from assay.storage.database import Database
@@ -25,7 +25,6 @@ from assay.storage.rows import changed
 
 #: Types of a search's events.
 PAUSED, RESUMED = "search.paused", "search.resumed"
-ANSWER_UNREAD = "search.answer_unread"
 ENDED = tuple(f"search.{s.value}" for s in (SearchState.FINISHED, SearchState.CANCELLED))
 
 
@@ -65,7 +64,7 @@ def create(
     return search.id
 
 
-def _locked(session: Session, search_id: str) -> schema.Search:
+def locked(session: Session, search_id: str) -> schema.Search:
     """A search's row, locked: its epochs are stored, submitted and cancelled one by one."""
     row = session.get(schema.Search, search_id, with_for_update={"key_share": True})
     if row is None:
@@ -78,7 +77,7 @@ def end(db: Database, session: Session, search_id: str, state: SearchState) -> N
 
     Cancelling also cancels the batches of its epochs.
     """
-    _locked(session, search_id)
+    locked(session, search_id)
     ended = changed(
         session,
         update(schema.Search)
@@ -86,7 +85,9 @@ def end(db: Database, session: Session, search_id: str, state: SearchState) -> N
         .values(state=state.value, finished_at=db.now(session)),
     )
     if ended:
-        _tell(db, session, search_id, f"search.{state.value}", {})
+        of_ideator = schema.ModelCall.implementation_id.is_(None)
+        calls.interrupt(session, and_(schema.ModelCall.search_id == search_id, of_ideator))
+        tell(db, session, search_id, f"search.{state.value}", {})
     if state is SearchState.CANCELLED:
         for batch_id in session.scalars(
             select(schema.Batch.id).where(
@@ -104,7 +105,7 @@ def pause(
     Raises:
         Conflict: the search has ended, or the epoch is not finished.
     """
-    search = _locked(session, search_id)
+    search = locked(session, search_id)
     if any(found.epoch == epoch for found in pauses(session, [search_id])[search_id]):
         return
     if search.state != SearchState.RUNNING.value:
@@ -112,16 +113,16 @@ def pause(
     numbers = {finished.number for finished in finished_epochs(session, [search_id])[search_id]}
     if epoch not in numbers:
         raise Conflict(f"epoch {epoch} of {search_id} is not finished", code="epoch_not_finished")
-    _tell(db, session, search_id, PAUSED, {"epoch": epoch, **request.model_dump(mode="json")})
+    tell(db, session, search_id, PAUSED, {"epoch": epoch, **request.model_dump(mode="json")})
 
 
 def resume(db: Database, session: Session, search_id: str) -> None:
     """Store that the loop goes on, if the search runs and is paused."""
-    search = _locked(session, search_id)
+    search = locked(session, search_id)
     found = pauses(session, [search_id])[search_id]
     is_running = search.state == SearchState.RUNNING.value
     if is_running and found and found[-1].resumed_at is None:
-        _tell(db, session, search_id, RESUMED, {"epoch": found[-1].epoch})
+        tell(db, session, search_id, RESUMED, {"epoch": found[-1].epoch})
 
 
 @dataclass(frozen=True)
@@ -174,74 +175,12 @@ def has_told_the_end(session: Session, search_id: str, last: int) -> bool:
     return session.scalars(query.limit(1)).first() is not None
 
 
-def _tell(db: Database, session: Session, search_id: str, kind: str, data: dict[str, Any]) -> None:
-    """Write an event. The search's row is locked, so ids increase in commit order."""
+def tell(db: Database, session: Session, search_id: str, kind: str, data: dict[str, Any]) -> None:
+    """Write an event. The search's row must be locked, so that ids increase in commit order."""
     session.add(
         schema.SearchEvent(search_id=search_id, type=kind, data=data, created_at=db.now(session))
     )
     session.flush()
-
-
-def put_answer(
-    db: Database, session: Session, search_id: str, answer_id: str, request: AnswerRequest
-) -> bool:
-    """Keep an answer of the ideator, also of a search that has ended: it was paid for.
-
-    True if it is new, False if the same is there already.
-
-    Raises:
-        Conflict: another answer has this id.
-    """
-    _locked(session, search_id)
-    values = request.model_dump(mode="json")
-    stored = session.get(schema.IdeatorAnswer, (search_id, answer_id))
-    if stored is not None:
-        if any(getattr(stored, name) != value for name, value in values.items()):
-            raise Conflict(
-                f"{search_id} already has another answer {answer_id}; send it under an id of its "
-                "own",
-                code="answer_exists",
-            )
-        return False
-    session.add(
-        schema.IdeatorAnswer(
-            search_id=search_id, id=answer_id, created_at=db.now(session), **values
-        )
-    )
-    session.flush()
-    if request.unread:
-        known = {name: values[name] for name in ("epoch", "asked", "ideas", "unread")}
-        _tell(db, session, search_id, ANSWER_UNREAD, {"answer": answer_id, **known})
-    return True
-
-
-def answers(
-    session: Session, search_id: str, *, after: str = "", unread: bool = False
-) -> Iterator[schema.IdeatorAnswer]:
-    """The answers of a search's ideator whose id is greater than `after`, in order.
-
-    With `unread`, those alone that hold passages which could not be read. Each is read when it is
-    asked for, because one can take a megabyte.
-    """
-    table = schema.IdeatorAnswer
-    query = select(table).where(table.search_id == search_id).order_by(table.id).limit(1)
-    if unread:
-        query = query.where(table.unread > 0)
-    while (found := session.scalars(query.where(table.id > after)).one_or_none()) is not None:
-        yield found
-        after = found.id
-
-
-def answer_counts(session: Session, search_ids: Sequence[str]) -> Mapping[str, tuple[int, int]]:
-    """For each search, how many answers are kept, and how many of them are unread in part."""
-    table = schema.IdeatorAnswer
-    unread = func.sum(case((table.unread > 0, 1), else_=0))
-    rows = session.execute(
-        select(table.search_id, func.count(), unread)
-        .where(table.search_id.in_(search_ids))
-        .group_by(table.search_id)
-    )
-    return {search: (total, some) for search, total, some in rows}
 
 
 def put_epoch(
@@ -254,7 +193,7 @@ def put_epoch(
             has ended, or it has no such epoch.
         InvalidInput: there are more ideas than the search's `batch_size`.
     """
-    search = _locked(session, search_id)
+    search = locked(session, search_id)
     ideas: list[Any] = [idea.model_dump(mode="json") for idea in request.ideas]
     stored = session.get(schema.Epoch, (search_id, number))
     if stored is not None:
@@ -296,7 +235,7 @@ def submit_epoch(
     similar: Sequence[Sequence[Similar]] = (),
 ) -> tuple[str, bool]:
     """Submit the stored ideas of an epoch, once. Returns the batch's id and whether it is new."""
-    search = _locked(session, search_id)
+    search = locked(session, search_id)
     epoch = session.get(schema.Epoch, (search_id, number))
     if epoch is None:
         raise Conflict(f"epoch {number} of {search_id} has no ideas yet; PUT them first")

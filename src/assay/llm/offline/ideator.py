@@ -2,8 +2,8 @@
 
 import random
 
-from assay.llm.ideation import IdeationRequest, ProposedIdea, Trajectory
-from assay.llm.interface import ModelError, OnTry
+from assay.llm.ideation import CallRecord, IdeationRequest, ProposedIdea, Trajectory
+from assay.llm.interface import ModelError
 from assay.llm.offline.exact import exact_idea, recipe_blocks
 from assay.llm.offline.knobs import Recipe
 from assay.llm.offline.settings import Settings
@@ -39,9 +39,9 @@ class OfflineIdeator:
         return "knobs-1"
 
     async def propose(
-        self, request: IdeationRequest, *, on_try: OnTry | None = None
+        self, request: IdeationRequest, *, record: CallRecord | None = None
     ) -> list[ProposedIdea]:
-        """See `Ideator.propose`. `on_try` hears nothing: no call is made.
+        """See `Ideator.propose`. `record` hears nothing: no call is made.
 
         Raises ModelError if the environment declares nothing to draw from, ValueError if a knob or
         recipe does not fit its codebase.

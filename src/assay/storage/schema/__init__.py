@@ -9,7 +9,7 @@
 """
 
 from assay.storage.schema.base import Base
-from assay.storage.schema.calls import ModelCall, Repair
+from assay.storage.schema.calls import IdeatorCall, ModelCall, Repair
 from assay.storage.schema.ideas import (
     Batch,
     Codebase,
@@ -17,7 +17,6 @@ from assay.storage.schema.ideas import (
     Epoch,
     Experiment,
     Idea,
-    IdeatorAnswer,
     Implementation,
     Promotion,
     Sample,
@@ -65,7 +64,7 @@ __all__ = [
     "Experiment",
     "ExperimentMeasurement",
     "Idea",
-    "IdeatorAnswer",
+    "IdeatorCall",
     "IdempotencyKey",
     "Implementation",
     "Leader",

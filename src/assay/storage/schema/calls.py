@@ -15,6 +15,9 @@ from assay.storage.schema.base import Base, Id, State
 class ModelCall(Base):
     """One request to a model: written before it is sent, completed after it.
 
+    An executor's call is for an implementation in a batch. An ideator's has neither, but a search
+    and a row in `ideator_call`.
+
     `reserved_usd` is what it was expected to cost, and counts against caps until `cost_usd` is
     known; both are null where no price is. The owner and the search are kept here as well, so
     that what they have spent is one sum.
@@ -29,8 +32,8 @@ class ModelCall(Base):
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     owner: Mapped[str] = mapped_column(Id)
     search_id: Mapped[str | None] = mapped_column(Id, index=True)
-    batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"), index=True)
-    implementation_id: Mapped[str] = mapped_column(ForeignKey("implementation.id"))
+    batch_id: Mapped[str | None] = mapped_column(ForeignKey("batch.id"), index=True)
+    implementation_id: Mapped[str | None] = mapped_column(ForeignKey("implementation.id"))
     sample: Mapped[int]
     revision: Mapped[int]
     number: Mapped[int]
@@ -52,6 +55,31 @@ class ModelCall(Base):
     request_id: Mapped[str | None] = mapped_column(String(200))
     started_at: Mapped[datetime]
     finished_at: Mapped[datetime | None] = mapped_column(index=True)
+
+
+class IdeatorCall(Base):
+    """What a call of a search's ideator asked for, and its answer once that has come.
+
+    `place` says which call of the epoch it is: a search that is resumed asks for the same places
+    and finds the answers that came. `unread` counts passages that could not be read as ideas.
+    """
+
+    __tablename__ = "ideator_call"
+    __table_args__ = (Index("ix_ideator_call_place", "search_id", "epoch", "place"),)
+
+    call_id: Mapped[str] = mapped_column(ForeignKey("model_call.id"), primary_key=True)
+    search_id: Mapped[str] = mapped_column(ForeignKey("search.id"))
+    epoch: Mapped[int]
+    place: Mapped[str] = mapped_column(Id)
+    operator: Mapped[str] = mapped_column(State)
+    asked: Mapped[int]
+    ideas: Mapped[int | None]
+    unread: Mapped[int | None]
+    stop: Mapped[str | None] = mapped_column(Id)
+    text: Mapped[str | None] = mapped_column(Text)
+    thinking: Mapped[str | None] = mapped_column(Text)
+    #: Characters of the thinking as it came; what is kept of it may be shorter.
+    thinking_length: Mapped[int | None]
 
 
 class Repair(Base):

@@ -152,24 +152,6 @@ class Epoch(Base):
     created_at: Mapped[datetime]
 
 
-class IdeatorAnswer(Base):
-    """An answer of a search's ideator, so that a person can read what could not be parsed."""
-
-    __tablename__ = "ideator_answer"
-
-    search_id: Mapped[str] = mapped_column(ForeignKey("search.id"), primary_key=True)
-    id: Mapped[str] = mapped_column(Id, primary_key=True)
-    epoch: Mapped[int]
-    operator: Mapped[str] = mapped_column(State)
-    asked: Mapped[int]
-    ideas: Mapped[int]
-    unread: Mapped[int]
-    stop: Mapped[str] = mapped_column(Id)
-    text: Mapped[str] = mapped_column(Text)
-    thinking: Mapped[str | None] = mapped_column(Text)
-    created_at: Mapped[datetime]
-
-
 class Idea(Base):
     """A natural-language proposal, as submitted."""
 

@@ -1,7 +1,10 @@
 """Batches have a kind, and may start from a promoted codebase, as searches may.
 
-Smokes and second scores are stored, and so are the answers of ideators. Codebases say which of
-them are the same code.
+Smokes and second scores are stored, and so are the calls of ideators with their answers: they are
+in the ledger with those of executors. Codebases say which of them are the same code.
+
+The cap of a search was in its config, for the client to keep. It is among its caps now, and the
+service keeps it.
 
 Batches of before are of the kind `score`, also those that confirm: what they measured was scored
 on the split that search sees.
@@ -22,6 +25,7 @@ _COLUMNS = {
     "search": ("base", "base_id"),
     "idea": ("reproduces", "codebase_id"),
 }
+_OF_EXECUTORS = ("batch_id", "implementation_id")
 
 
 def upgrade() -> None:
@@ -54,18 +58,26 @@ def upgrade() -> None:
         sa.Column("seconds", sa.Float, nullable=False),
         sa.Column("created_at", UtcDateTime, nullable=False),
     )
+    with op.batch_alter_table("model_call") as batch:
+        for name in _OF_EXECUTORS:
+            batch.alter_column(name, existing_type=sa.String(64), nullable=True)
     op.create_table(
-        "ideator_answer",
-        sa.Column("search_id", sa.String(64), sa.ForeignKey("search.id"), primary_key=True),
-        sa.Column("id", sa.String(64), primary_key=True),
+        "ideator_call",
+        sa.Column("call_id", sa.String(64), sa.ForeignKey("model_call.id"), primary_key=True),
+        sa.Column("search_id", sa.String(64), sa.ForeignKey("search.id"), nullable=False),
         sa.Column("epoch", sa.Integer, nullable=False),
+        sa.Column("place", sa.String(64), nullable=False),
         sa.Column("operator", sa.String(16), nullable=False),
-        *[sa.Column(name, sa.Integer, nullable=False) for name in ("asked", "ideas", "unread")],
-        sa.Column("stop", sa.String(64), nullable=False),
-        sa.Column("text", sa.Text, nullable=False),
+        sa.Column("asked", sa.Integer, nullable=False),
+        sa.Column("ideas", sa.Integer),
+        sa.Column("unread", sa.Integer),
+        sa.Column("stop", sa.String(64)),
+        sa.Column("text", sa.Text),
         sa.Column("thinking", sa.Text),
-        sa.Column("created_at", UtcDateTime, nullable=False),
+        sa.Column("thinking_length", sa.Integer),
     )
+    op.create_index("ix_ideator_call_place", "ideator_call", ["search_id", "epoch", "place"])
+    _move_caps()
     with op.batch_alter_table("codebase") as batch:
         batch.add_column(sa.Column("canonical", sa.String(64)))
         batch.create_unique_constraint("uq_codebase_canonical", ["canonical"])
@@ -96,6 +108,23 @@ def downgrade() -> None:
     with op.batch_alter_table("codebase") as batch:
         batch.drop_constraint("uq_codebase_canonical", type_="unique")
         batch.drop_column("canonical")
-    op.drop_table("ideator_answer")
+    op.drop_table("ideator_call")
+    op.execute("DELETE FROM model_call WHERE implementation_id IS NULL")
+    with op.batch_alter_table("model_call") as batch:
+        for name in _OF_EXECUTORS:
+            batch.alter_column(name, existing_type=sa.String(64), nullable=False)
     op.drop_table("rescore")
     op.drop_table("promotion")
+
+
+def _move_caps() -> None:
+    table = sa.table(
+        "search", sa.column("id"), sa.column("config", Document), sa.column("caps", Document)
+    )
+    connection = op.get_bind()
+    for row in connection.execute(sa.select(table)).all():
+        cap = row.config.get("max_cost_usd")
+        if cap is None or row.caps.get("max_cost_usd") is not None:
+            continue
+        caps = {**row.caps, "max_cost_usd": cap}
+        connection.execute(sa.update(table).where(table.c.id == row.id).values(caps=caps))
