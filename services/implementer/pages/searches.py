@@ -22,7 +22,8 @@ from services.implementer.pages.lineage import HEIGHT, WIDTH, lineage
 from services.implementer.pages.rendering import render
 from services.implementer.pages.routing import page_router, see
 from services.implementer.routers import searches as api
-from services.implementer.views.batches import batch_body, dollars
+from services.implementer.views.batches import batch_body
+from services.implementer.views.calls import dollars
 from services.implementer.views.confirmations import experiment_bodies
 from services.implementer.views.dashboard import (
     EpochSummary,

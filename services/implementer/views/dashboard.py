@@ -25,7 +25,7 @@ from assay.domain.states import (
     WorkerState,
 )
 from assay.storage import disclosure, environments, repairs, schema
-from services.implementer.views.batches import dollars
+from services.implementer.views.calls import dollars
 
 #: So many searches, and so many batches that belong to none, are shown.
 LATEST = 12
@@ -386,7 +386,7 @@ def implementation_costs(session: Session, batch_ids: Sequence[str]) -> dict[str
         .where(call.batch_id.in_(batch_ids), call.cost_usd.is_not(None))
         .group_by(call.implementation_id)
     )
-    return {id_: cost for id_, cost in rows if cost is not None}
+    return {id_: cost for id_, cost in rows if id_ is not None and cost is not None}
 
 
 @dataclass(frozen=True)
