@@ -20,7 +20,8 @@ WAIT = 60_000
 _IS_TOO_WIDE = "document.documentElement.scrollWidth > innerWidth"
 #: What reaches beyond the window, outside of what scrolls by itself.
 _BEYOND = """[...document.querySelectorAll("body *")]
-  .filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".scroll, pre, nav"))
+  .filter((e) => e.getBoundingClientRect().right > innerWidth + 1)
+  .filter((e) => !e.closest(".scroll, pre, nav"))
   .map((e) => e.outerHTML.slice(0, 120)).slice(0, 8)"""
 
 
