@@ -17,6 +17,8 @@ from services.implementer.keys import RequireKey
 from services.implementer.metrics import Metrics
 from services.implementer.observe import Observe, bind_ids
 from services.implementer.origin import RefuseForeign
+from services.implementer.pages import install as install_pages
+from services.implementer.pages.sessions import Sessions
 from services.implementer.routers import (
     batches,
     comparisons,
@@ -57,7 +59,7 @@ def create_app(context: Context, *, here_only: bool = False) -> FastAPI:
         title="Assay",
         version=metadata.version("assay"),
         description="Ideas in, measured results out.",
-        docs_url=None,  # the bundled pages load scripts from a CDN
+        docs_url=None,  # the documentation of Assay is there; FastAPI's pages need a CDN
         redoc_url=None,
         generate_unique_id_function=_operation_id,
         dependencies=[Depends(bind_ids), Depends(refuse_unknown_parameters)],
@@ -81,9 +83,11 @@ def create_app(context: Context, *, here_only: bool = False) -> FastAPI:
     app.include_router(meta.router)
     app.include_router(internal.router, prefix="/internal/v1")
     app.include_router(transfers.router, prefix="/internal/v1")
+    install_pages(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     app.add_middleware(BodyLimit, limit=context.settings.max_body_bytes)
     app.add_middleware(RequireKey, context=context)  # before anything of a body is read
+    app.add_middleware(Sessions, context=context)
     app.add_middleware(RefuseForeign, here_only=here_only)
     app.add_middleware(Observe)  # outermost: it also sees what the others refuse
     return app

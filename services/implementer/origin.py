@@ -19,6 +19,7 @@ from services.implementer import problems
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES = frozenset({"same-origin", "none"})
+_FORM = "application/x-www-form-urlencoded"
 #: Workers send files and logs there as they are. A page cannot: no form makes a PUT.
 _BYTES = re.compile(r"/internal/v1/attempts/[^/]+/(artifacts|logs)/[^/]+")
 
@@ -58,7 +59,8 @@ class RefuseForeign:
 
     The rules are those of `http.CrossOriginProtection` in Go: `Sec-Fetch-Site` decides, and
     `Origin` where a browser does not send it. Requests with neither come from programs, which
-    pass. What is left, forms of old browsers, is refused because it is not JSON.
+    pass. What is left, forms of old browsers, is refused because it is not JSON. Only the pages
+    of the dashboard take forms, and only from a browser that says they come from this address.
 
     `here_only`: the service listens on a loopback address. A page whose name resolves to that
     address (DNS rebinding) counts as the same origin, and is told by its name in `Host`.
@@ -86,9 +88,11 @@ class RefuseForeign:
             return None
         if _is_cross_site(headers):
             return _CROSS_SITE
-        if not _is_json(headers) and not _takes_bytes(scope):
-            return _NOT_JSON
-        return None
+        if _is_json(headers) or _takes_bytes(scope):
+            return None
+        if _is_form_of_a_page(scope, headers):
+            return None if _says_where_from(headers) else _CROSS_SITE
+        return _NOT_JSON
 
 
 def _is_cross_site(headers: Headers) -> bool:
@@ -103,6 +107,16 @@ def _is_cross_site(headers: Headers) -> bool:
     except ValueError:  # not an address at all
         return True
     return not host or host.lower() != headers.get("host", "").lower()  # `null` has no host
+
+
+def _is_form_of_a_page(scope: Scope, headers: Headers) -> bool:
+    is_page = not scope["path"].startswith(("/v1/", "/internal/"))
+    return is_page and headers.get("content-type", "").partition(";")[0].strip() == _FORM
+
+
+def _says_where_from(headers: Headers) -> bool:
+    """Whether `_is_cross_site` had anything to judge by: every browser sends it with a form."""
+    return "sec-fetch-site" in headers or "origin" in headers
 
 
 def _is_json(headers: Headers) -> bool:

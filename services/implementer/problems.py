@@ -105,9 +105,13 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
-def of(request: Request, error: AssayError | HTTPException) -> JSONResponse:
-    """The answer to an error that is raised before the app, which has handlers, is called."""
-    handler = _library_error if isinstance(error, AssayError) else _http_error
+def of(
+    request: Request, error: AssayError | HTTPException | RequestValidationError
+) -> JSONResponse:
+    """The answer to an error that does not reach the app's handlers."""
+    if isinstance(error, AssayError):
+        return _library_error(request, error)
+    handler = _http_error if isinstance(error, HTTPException) else _validation_error
     return handler(request, error)
 
 

@@ -23,6 +23,7 @@ from assay.cli import (
     patch,
     report,
     search,
+    ui,
     version,
     worker,
 )
@@ -89,6 +90,7 @@ def build_app(
     app.command("compare")(compare.compare)
     app.command("doctor")(doctor.doctor)
     app.command("demo")(demo.demo)
+    app.command("ui")(ui.ui)
     app.command("version")(version.version)
     for entry in entry_points(group=GROUP):
         if entry.name != worker.app.info.name:  # which the noun calls when it has no verb

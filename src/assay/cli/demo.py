@@ -94,7 +94,7 @@ def _conclude(
 def _keep(out: Output, ready: Ready) -> None:
     try:
         out.err.print(f"  ASSAY_API_URL={ready.api} assay batch list")
-        out.err.print(f"Serving at {ready.api} until Ctrl-C.")
+        out.err.print(f"Dashboard: {ready.api}/ (until Ctrl-C)")
         while True:
             time.sleep(3600)
     except KeyboardInterrupt:

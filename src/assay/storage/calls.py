@@ -40,14 +40,14 @@ class CallStart:
     """
 
     id: str
+    sample: int
+    revision: int
     number: int
     model: str
     request_hash: str
     prompt_version: str
     reserved_usd: Decimal | None
     is_replay: bool = False
-    sample: int = 0
-    revision: int = 0
 
 
 @dataclass(frozen=True)

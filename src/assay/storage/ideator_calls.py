@@ -60,6 +60,8 @@ def begin(
         _check_caps(db, session, search, payer, owners)
     start = CallStart(
         id=call_id,
+        sample=0,
+        revision=0,
         number=request.number,
         model=search.ideator,
         request_hash=request.request_hash,

@@ -1,0 +1,94 @@
+"""The page of failures: by cause, and by who has to change something."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from fastapi import Request, Response
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from assay.contracts.report import ExecutionRow
+from assay.domain.failure_codes import Blame, rules_for
+from services.implementer.dependencies import ContextDep, IdQuery, NameQuery, OwnerDep
+from services.implementer.pages.rendering import render
+from services.implementer.pages.routing import page_router
+from services.implementer.routers import reports
+from services.implementer.views.dashboard import FailureExample, failure_examples
+
+router = page_router()
+_WHOSE = {
+    Blame.IDEA: "the idea or its code",
+    Blame.ENVIRONMENT: "the environment",
+    Blame.HOST: "a worker or its host",
+    Blame.SERVICE: "Assay or a provider",
+    Blame.SETTINGS: "your settings",
+    Blame.NOBODY: "nobody",
+    Blame.UNCLEAR: "unclear: the host or the code",
+}
+
+
+@dataclass(frozen=True)
+class Cause:
+    """All failures of one code at one stage."""
+
+    stage: str
+    code: str
+    count: int
+    blame: str
+    meaning: Markup
+    examples: list[FailureExample]
+
+
+@router.get("/failures")
+def failures(
+    request: Request,
+    context: ContextDep,
+    owner: OwnerDep,
+    environment: NameQuery = None,
+    search: IdQuery = None,
+) -> Response:
+    """Show why experiments failed and whose fault that was."""
+    report = reports.execution(context, owner, environment=environment, search=search)
+    known = None if environment is None else context.environments.get(environment).id
+    with context.db.read() as session:
+        examples = failure_examples(session, owner, known, search)
+    causes = _causes(report.data, examples)
+    by_blame: dict[str, list[Cause]] = defaultdict(list)
+    for cause in causes:
+        by_blame[cause.blame].append(cause)
+    return render(
+        request,
+        "failures.html",
+        owner=owner,
+        by_blame=sorted(by_blame.items(), key=lambda each: -sum(c.count for c in each[1])),
+        failed=sum(cause.count for cause in causes),
+        submitted=sum(row.funnel.submitted for row in report.data),
+        scored=sum(row.funnel.scored for row in report.data),
+        wasted=sum(row.wasted_seconds for row in report.data),
+        environment=environment,
+        search=search,
+        rows=report.data,
+    )
+
+
+def _causes(
+    rows: list[ExecutionRow], examples: dict[tuple[str, str], list[FailureExample]]
+) -> list[Cause]:
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    for row in rows:
+        for failure in row.failures:
+            counts[failure.stage, failure.code] += failure.count
+    # Meanings are ours, in Markdown; HTML in them would be shown as text.
+    parser = MarkdownIt("commonmark", {"html": False})
+    found = []
+    for (stage, code), count in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
+        rules = rules_for(code, stage)
+        meaning = Markup(parser.renderInline(rules.meaning.replace("](", "](/docs/")))
+        found.append(
+            Cause(
+                stage, code, count, _WHOSE[rules.blame], meaning, examples.get((stage, code), [])
+            )
+        )
+    return found

@@ -1,0 +1,138 @@
+"""The page of a search: hill climb, epochs, lineage, experiments."""
+
+from __future__ import annotations
+
+from collections import Counter
+from decimal import Decimal
+from typing import Annotated
+
+from fastapi import Query, Request, Response
+
+from assay.analysis.rows import leads, rank
+from assay.contracts.base import ShortName
+from assay.contracts.batch import ExperimentBody, Funnel
+from assay.domain.metrics import Direction
+from assay.domain.states import ExperimentState
+from assay.domain.verdicts import Verdict
+from assay.storage import environments, schema
+from assay.storage.rows import get
+from services.implementer.dependencies import ContextDep, IdPath, OwnerDep
+from services.implementer.pages.hill_climb import hill_climb
+from services.implementer.pages.lineage import HEIGHT, WIDTH, lineage
+from services.implementer.pages.rendering import render
+from services.implementer.pages.routing import page_router, see
+from services.implementer.routers import searches as api
+from services.implementer.views.batches import batch_body
+from services.implementer.views.calls import dollars
+from services.implementer.views.confirmations import experiment_bodies
+from services.implementer.views.dashboard import (
+    EpochSummary,
+    epoch_summaries,
+    implementation_costs,
+    search_experiments,
+)
+
+router = page_router()
+#: Experiments that a page holds, of the first epochs on; and rows of its table, best first.
+MOST_EXPERIMENTS, MOST_ROWS = 2_000, 40
+StateQuery = Annotated[ExperimentState | None, Query()]
+
+
+@router.get("/searches/{search_id}")
+def search(
+    search_id: IdPath,
+    request: Request,
+    context: ContextDep,
+    owner: OwnerDep,
+    state: StateQuery = None,
+    idea: Annotated[ShortName | None, Query()] = None,
+) -> Response:
+    """Show a search. `idea` is the experiment whose lineage is drawn, by default the best."""
+    body = api.read(search_id, context, owner)
+    with context.db.read() as session:
+        metric = environments.manifest(session, body.environment)
+        profile, spec = metric.profiles[body.profile], metric.metric
+        summaries = epoch_summaries(session, search_id)
+        rows = search_experiments(session, search_id, MOST_EXPERIMENTS)
+        bodies = experiment_bodies(session, rows)
+        costs = implementation_costs(session, [epoch.batch for epoch in summaries])
+        last = summaries[-1].batch if summaries else None
+        latest = (
+            batch_body(context, session, get(session, schema.Batch, last, "batch"))
+            if last
+            else None
+        )
+    epochs = {epoch.batch: epoch.number for epoch in summaries}
+    direction = Direction(spec.direction)
+    ranked = rank(bodies, direction)
+    chosen = next((e for e in bodies if e.id == idea), ranked[0] if ranked else None)
+    unit = ("GPU-hours", profile.gpus) if profile.gpus else ("CPU-hours", profile.cpus)
+    shown = [e for e in ranked if state is None or e.state == state.value]
+    return render(
+        request,
+        "search.html",
+        owner=owner,
+        search=body,
+        metric=spec,
+        epochs=epochs,
+        summaries=summaries,
+        latest=latest,
+        chart=hill_climb(
+            bodies,
+            epochs,
+            costs,
+            latest.baseline if latest else None,
+            direction,
+            body.created_at,
+            per_second=unit,
+        ),
+        counts=Counter(e.state for e in bodies),
+        rows=shown[:MOST_ROWS],
+        hidden_rows=max(0, len(shown) - MOST_ROWS),
+        chosen_state=state,
+        best=ranked[0] if ranked and ranked[0].metric is not None else None,
+        leads=leads(bodies),
+        confirmed=sum(bool(e.confirmation and e.confirmation.claimed) for e in bodies),
+        funnel=_funnel(summaries),
+        operators=_by_operator(bodies),
+        cost_usd=_cost(summaries),
+        hours=sum(e.seconds or 0.0 for e in bodies) * unit[1] / 3600,
+        hours_name=unit[0],
+        total=sum(epoch.funnel.submitted for epoch in summaries),
+        family=lineage(chosen, bodies, epochs) if chosen else None,
+        chosen=chosen,
+        box=(WIDTH, HEIGHT),
+    )
+
+
+def _funnel(summaries: list[EpochSummary]) -> Funnel:
+    names = ("submitted", "applied", "patched", "started", "scored")
+    return Funnel(**{name: sum(getattr(e.funnel, name) for e in summaries) for name in names})
+
+
+def _cost(summaries: list[EpochSummary]) -> str | None:
+    costs = [epoch.cost_usd for epoch in summaries]
+    if None in costs:
+        return None
+    return dollars(sum((Decimal(cost) for cost in costs if cost), Decimal(0)))
+
+
+def _by_operator(bodies: list[ExperimentBody]) -> list[tuple[str, int, int, int]]:
+    """Of each operator: ideas, how many of them scored, how many are called better."""
+    found: dict[str, tuple[int, int, int]] = {}
+    for body in bodies:
+        ideas, scored, better = found.get(body.idea.operator, (0, 0, 0))
+        is_better = body.comparison is not None and body.comparison.verdict == Verdict.BETTER
+        found[body.idea.operator] = (
+            ideas + 1,
+            scored + (body.metric is not None),
+            better + is_better,
+        )
+    return [(name, *numbers) for name, numbers in sorted(found.items())]
+
+
+@router.post("/searches/{search_id}/cancel")
+def cancel(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> Response:
+    """Cancel a search and the batches of its epochs."""
+    api.cancel(search_id, context, owner)
+    return see(f"/searches/{search_id}")

@@ -1,0 +1,48 @@
+"""The page of the workers: what they have, what runs where, and why something waits."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from fastapi import Request, Response
+
+from services.implementer.dependencies import ContextDep, OwnerDep
+from services.implementer.pages.rendering import render
+from services.implementer.pages.routing import page_router
+from services.implementer.routers import meta
+from services.implementer.views.batches import batch_body
+from services.implementer.views.dashboard import (
+    capacity,
+    queue_counts,
+    running_attempts,
+    unfinished_batches,
+)
+
+router = page_router()
+#: Batches whose reasons to wait are looked up; each takes several queries.
+_MOST_WAITING = 10
+
+
+@router.get("/workers")
+def workers(request: Request, context: ContextDep, owner: OwnerDep) -> Response:
+    """Show the workers, their attempts and what batches wait for."""
+    listed = meta.list_workers(context).data
+    with context.db.read() as session:
+        running = defaultdict(list)
+        for attempt in running_attempts(session, owner):
+            running[attempt.worker].append(attempt)
+        waiting = [
+            batch_body(context, session, row)
+            for row in unfinished_batches(session, owner, _MOST_WAITING)
+        ]
+        queue, together = queue_counts(session), capacity(session)
+    return render(
+        request,
+        "workers.html",
+        owner=owner,
+        workers=listed,
+        running=running,
+        waiting=waiting,
+        queue=queue,
+        capacity=together,
+    )

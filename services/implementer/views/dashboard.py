@@ -1,0 +1,558 @@
+"""What the pages of the dashboard show beside the bodies of the API: lists over many batches.
+
+The number of queries does not depend on how many batches, experiments or workers there are.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, case, func, or_, select
+from sqlalchemy.orm import Session
+
+from assay.contracts.batch import Counts, Funnel
+from assay.domain.metrics import Direction, Judged, best
+from assay.domain.rounding import shown
+from assay.domain.states import (
+    ExperimentState,
+    MeasurementKind,
+    MeasurementState,
+    WorkerState,
+)
+from assay.storage import disclosure, environments, repairs, schema
+from services.implementer.views.calls import dollars
+
+#: So many searches, and so many batches that belong to none, are shown.
+LATEST = 12
+
+
+@dataclass(frozen=True)
+class WorkSummary:
+    """A search or a batch in one line. `cost_usd` is None if the price of a call is unknown."""
+
+    id: str
+    environment: str
+    profile: str
+    state: str
+    ideator: str | None
+    executor: str
+    kind: str
+    counts: Counts
+    metric_name: str
+    direction: str
+    best: float | None
+    cost_usd: str | None
+    gpu_hours: float
+    hours: float
+    created_at: datetime
+    finished_at: datetime | None
+    epochs: int | None = None
+    epochs_finished: int | None = None
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The live workers together, and what they hold."""
+
+    workers: int
+    cpus: int
+    cpus_held: int
+    gpus: int
+    gpus_held: int
+
+
+@dataclass(frozen=True)
+class OverviewBody:
+    """What the first page of the dashboard shows. `queue` counts measurements by state."""
+
+    searches: list[WorkSummary]
+    batches: list[WorkSummary]
+    queue: Mapping[str, int]
+    capacity: Capacity
+    totals: Counts
+
+
+def overview_body(session: Session, owner: str, limit: int = LATEST) -> OverviewBody:
+    """Return the latest searches and single batches of an owner, and what the service does."""
+    search, batch = schema.Search, schema.Batch
+    searches = session.scalars(
+        select(search).where(search.owner == owner).order_by(search.id.desc()).limit(limit)
+    ).all()
+    batches = session.scalars(
+        select(batch)
+        .where(batch.owner == owner, batch.search_id.is_(None))
+        .order_by(batch.id.desc())
+        .limit(limit)
+    ).all()
+    of_searches = _Sums.of(session, batch.search_id, [row.id for row in searches])
+    of_batches = _Sums.of(session, batch.id, [row.id for row in batches])
+    epochs = _epochs_finished(session, [row.id for row in searches])
+    return OverviewBody(
+        searches=[
+            _summary(session, row, of_searches, row.epochs, epochs.get(row.id, 0))
+            for row in searches
+        ],
+        batches=[_summary(session, row, of_batches) for row in batches],
+        queue=queue_counts(session),
+        capacity=capacity(session),
+        totals=_totals(session, owner),
+    )
+
+
+@dataclass
+class _Sums:
+    """Per search or batch: experiments by state, the best metrics, money, and hours."""
+
+    counts: dict[str, Counts] = field(default_factory=dict)
+    metrics: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    costs: dict[str, tuple[Decimal | None, int]] = field(default_factory=dict)
+    hours: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, session: Session, key: Any, ids: Sequence[str]) -> _Sums:
+        if not ids:
+            return cls()
+        return cls(
+            _counts(session, key, ids),
+            _metrics(session, key, ids),
+            _costs(session, key, ids),
+            _hours(session, key, ids),
+        )
+
+
+def _counts(session: Session, key: Any, ids: Sequence[str]) -> dict[str, Counts]:
+    batch, table = schema.Batch, schema.Experiment
+    by_state: dict[str, dict[str, int]] = defaultdict(dict)
+    for id_, state, number in session.execute(
+        select(key, table.state, func.count())
+        .join(batch, batch.id == table.batch_id)
+        .where(key.in_(ids), batch.kind == _kind_of(key))
+        .group_by(key, table.state)
+    ):
+        by_state[id_][state] = number
+    return {id_: Counts(total=sum(found.values()), **found) for id_, found in by_state.items()}
+
+
+def _kind_of(key: Any) -> Any:
+    """Of a search, its confirmations are left out: they are no ideas of its own."""
+    kind = schema.Batch.kind
+    return MeasurementKind.SCORE.value if key is schema.Batch.search_id else kind
+
+
+def _metrics(session: Session, key: Any, ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """The lowest and highest mean over seeds, and the lowest and highest single seed."""
+    batch, table, link = schema.Batch, schema.Experiment, schema.ExperimentMeasurement
+    metric = disclosure.SHOWN_METRIC
+    each = (
+        select(
+            key.label("key"),
+            func.avg(metric).label("mean"),
+            func.min(metric).label("low"),
+            func.max(metric).label("high"),
+        )
+        .select_from(table)
+        .join(batch, batch.id == table.batch_id)
+        .join(link, link.experiment_id == table.id)
+        .join(schema.Result, schema.Result.measurement_id == link.measurement_id)
+        .where(
+            key.in_(ids),
+            batch.kind == _kind_of(key),
+            table.state == ExperimentState.SUCCEEDED.value,
+            link.role == repairs.SCORE,
+        )
+        .group_by(key, table.id)
+        .subquery()
+    ).c
+    rows = session.execute(
+        select(
+            each.key,
+            func.min(each.mean),
+            func.max(each.mean),
+            func.min(each.low),
+            func.max(each.high),
+        ).group_by(each.key)
+    )
+    return {id_: tuple(rest) for id_, *rest in rows}
+
+
+def _costs(
+    session: Session, key: Any, ids: Sequence[str]
+) -> dict[str, tuple[Decimal | None, int]]:
+    batch, call = schema.Batch, schema.ModelCall
+    unpriced = and_(call.cost_usd.is_(None), call.finished_at.is_not(None))
+    rows = session.execute(
+        select(key, func.sum(call.cost_usd), func.sum(case((unpriced, 1), else_=0)))
+        .select_from(call)
+        .join(batch, batch.id == call.batch_id)
+        .where(key.in_(ids))
+        .group_by(key)
+    )
+    return {id_: (cost, unknown) for id_, cost, unknown in rows}
+
+
+def _hours(session: Session, key: Any, ids: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Hours that results took, of their hosts and of GPUs; what experiments share counts once."""
+    batch, table, link = schema.Batch, schema.Experiment, schema.ExperimentMeasurement
+    measured = (
+        select(key.label("key"), link.measurement_id)
+        .select_from(table)
+        .join(batch, batch.id == table.batch_id)
+        .join(link, link.experiment_id == table.id)
+        .where(key.in_(ids))
+        .distinct()
+        .subquery()
+    ).c
+    seconds = schema.Result.seconds
+    rows = session.execute(
+        select(measured.key, func.sum(seconds), func.sum(seconds * schema.Measurement.gpus))
+        .select_from(schema.Result)
+        .join(schema.Measurement, schema.Measurement.id == schema.Result.measurement_id)
+        .join(measured.key.table, measured.measurement_id == schema.Result.measurement_id)
+        .group_by(measured.key)
+    )
+    return {id_: (float(host) / 3600, float(gpu) / 3600) for id_, host, gpu in rows}
+
+
+def _epochs_finished(session: Session, ids: Sequence[str]) -> dict[str, int]:
+    rows = session.execute(
+        select(schema.Epoch.search_id, func.count())
+        .join(schema.Batch, schema.Batch.id == schema.Epoch.batch_id)
+        .where(schema.Epoch.search_id.in_(ids), schema.Batch.finished_at.is_not(None))
+        .group_by(schema.Epoch.search_id)
+    )
+    return dict(rows.all())
+
+
+def _summary(
+    session: Session,
+    row: schema.Search | schema.Batch,
+    sums: _Sums,
+    epochs: int | None = None,
+    epochs_finished: int | None = None,
+) -> WorkSummary:
+    kind = MeasurementKind(row.kind if isinstance(row, schema.Batch) else MeasurementKind.SCORE)
+    spec = environments.manifest(session, row.environment_id).metric
+    low_mean, high_mean, low, high = sums.metrics.get(row.id, (None,) * 4)
+    found = (low_mean, high_mean) if spec.judged is Judged.METHOD else (low, high)
+    top = best(Direction(spec.direction), [value for value in found if value is not None])
+    cost, unknown = sums.costs.get(row.id, (None, 0))
+    hours, gpu_hours = sums.hours.get(row.id, (0.0, 0.0))
+    return WorkSummary(
+        id=row.id,
+        environment=row.environment_id,
+        profile=row.profile,
+        state=row.state,
+        ideator=row.ideator,
+        executor=row.executor,
+        kind=kind.value,
+        counts=sums.counts.get(row.id, Counts()),
+        metric_name=spec.deciding(kind),
+        direction=spec.direction.value,
+        best=None if top is None else shown(top),
+        cost_usd=None if unknown else dollars(cost or Decimal(0)),
+        gpu_hours=gpu_hours,
+        hours=hours,
+        created_at=row.created_at,
+        finished_at=row.finished_at,
+        epochs=epochs,
+        epochs_finished=epochs_finished,
+    )
+
+
+def queue_counts(session: Session) -> dict[str, int]:
+    """Return how many measurements are queued and running, of all owners."""
+    table = schema.Measurement
+    live = [MeasurementState.QUEUED.value, MeasurementState.RUNNING.value]
+    rows = session.execute(
+        select(table.state, func.count()).where(table.state.in_(live)).group_by(table.state)
+    )
+    return dict.fromkeys(live, 0) | dict(rows.all())
+
+
+def capacity(session: Session) -> Capacity:
+    """Return what the live workers have together, and how much of it attempts hold."""
+    table, attempt = schema.Worker, schema.Attempt
+    is_live = (table.state == WorkerState.ACTIVE.value) & (table.incarnation != "")
+    workers, cpus, gpus = session.execute(
+        select(func.count(), func.sum(table.cpus), func.sum(table.gpus)).where(is_live)
+    ).one()
+    cpus_held, gpus_held = session.execute(
+        select(func.sum(attempt.cpus), func.sum(attempt.gpus))
+        .join(table, table.id == attempt.worker_id)
+        .where(is_live, attempt.released_at.is_(None))
+    ).one()
+    return Capacity(workers, cpus or 0, cpus_held or 0, gpus or 0, gpus_held or 0)
+
+
+def _totals(session: Session, owner: str) -> Counts:
+    table = schema.Experiment
+    rows = session.execute(
+        select(table.state, func.count())
+        .join(schema.Batch, schema.Batch.id == table.batch_id)
+        .where(schema.Batch.owner == owner)
+        .group_by(table.state)
+    )
+    found = dict(rows.all())
+    return Counts(total=sum(found.values()), **found)
+
+
+def search_experiments(
+    session: Session, search_id: str, limit: int
+) -> Sequence[schema.Experiment]:
+    """Return up to `limit` experiments of a search's epochs, in order."""
+    table, batch = schema.Experiment, schema.Batch
+    return session.scalars(
+        select(table)
+        .join(batch, batch.id == table.batch_id)
+        .where(batch.search_id == search_id, batch.epoch.is_not(None))
+        .order_by(batch.epoch, table.position)
+        .limit(limit)
+    ).all()
+
+
+@dataclass(frozen=True)
+class EpochSummary:
+    """An epoch that was submitted: how far its ideas came, and the money they took."""
+
+    number: int
+    batch: str
+    state: str
+    funnel: Funnel
+    failed: int
+    cost_usd: str | None
+
+
+def epoch_summaries(session: Session, search_id: str) -> list[EpochSummary]:
+    """Return the submitted epochs of a search, in order."""
+    table, batch = schema.Experiment, schema.Batch
+    implementation, sample = schema.Implementation, schema.Sample
+    fitted = (
+        select(sample.sample)
+        .where(sample.implementation_id == implementation.id, sample.fitted)
+        .exists()
+    )
+    is_scored = table.state == ExperimentState.SUCCEEDED.value
+
+    def number(condition: Any) -> Any:
+        return func.sum(case((condition, 1), else_=0))
+
+    rows = session.execute(
+        select(
+            batch.epoch,
+            batch.id,
+            batch.state,
+            func.count(),
+            number(or_(fitted, table.codebase_id.is_not(None))),
+            number(table.codebase_id.is_not(None)),
+            number(or_(table.was_started, is_scored)),
+            number(is_scored),
+            number(table.state == ExperimentState.FAILED.value),
+        )
+        .select_from(table)
+        .join(batch, batch.id == table.batch_id)
+        .join(implementation, implementation.experiment_id == table.id)
+        .where(batch.search_id == search_id, batch.epoch.is_not(None))
+        .group_by(batch.epoch, batch.id, batch.state)
+        .order_by(batch.epoch)
+    ).all()
+    costs = _costs(session, batch.id, [row[1] for row in rows])
+    found = []
+    for epoch, id_, state, *stages, failed in rows:
+        cost, unknown = costs.get(id_, (None, 0))
+        names = ("submitted", "applied", "patched", "started", "scored")
+        found.append(
+            EpochSummary(
+                number=epoch,
+                batch=id_,
+                state=state,
+                funnel=Funnel(**dict(zip(names, stages, strict=True))),
+                failed=failed,
+                cost_usd=None if unknown else dollars(cost or Decimal(0)),
+            )
+        )
+    return found
+
+
+def implementation_costs(session: Session, batch_ids: Sequence[str]) -> dict[str, Decimal]:
+    """Return the dollars of each implementation of some batches, as far as prices are known."""
+    call = schema.ModelCall
+    rows = session.execute(
+        select(call.implementation_id, func.sum(call.cost_usd))
+        .where(call.batch_id.in_(batch_ids), call.cost_usd.is_not(None))
+        .group_by(call.implementation_id)
+    )
+    return {id_: cost for id_, cost in rows if id_ is not None and cost is not None}
+
+
+@dataclass(frozen=True)
+class RunningAttempt:
+    """An attempt that holds resources of a worker, and whose it is.
+
+    `experiment` is None where no experiment of the owner waits for it: it is a baseline's, or
+    another owner's.
+    """
+
+    attempt: str
+    worker: str
+    state: str
+    measurement: str
+    kind: str
+    environment: str
+    profile: str
+    seed: int
+    cpus: int
+    gpus: int
+    memory_bytes: int
+    started_at: datetime | None
+    experiment: str | None
+    title: str | None
+
+
+def running_attempts(session: Session, owner: str) -> list[RunningAttempt]:
+    """Return what runs, by worker; ideas are told to their owner alone."""
+    attempt, table, link = schema.Attempt, schema.Measurement, schema.ExperimentMeasurement
+    experiment, batch = schema.Experiment, schema.Batch
+    own = (
+        select(link.measurement_id, func.min(link.experiment_id).label("experiment"))
+        .join(experiment, experiment.id == link.experiment_id)
+        .join(batch, batch.id == experiment.batch_id)
+        .where(batch.owner == owner)
+        .group_by(link.measurement_id)
+        .subquery()
+    )
+    rows: Any = session.execute(
+        select(
+            attempt.id,
+            attempt.worker_id,
+            attempt.state,
+            table.id,
+            table.kind,
+            table.environment_id,
+            table.profile,
+            table.seed,
+            attempt.cpus,
+            attempt.gpus,
+            attempt.memory_bytes,
+            attempt.started_at,
+            own.c.experiment,
+            schema.Idea.text,
+        )
+        .join(table, table.id == attempt.measurement_id)
+        .outerjoin(own, own.c.measurement_id == table.id)
+        .outerjoin(experiment, experiment.id == own.c.experiment)
+        .outerjoin(schema.Idea, schema.Idea.id == experiment.idea_id)
+        .where(attempt.released_at.is_(None))
+        .order_by(attempt.worker_id, attempt.id)
+    )
+    return [RunningAttempt(*row) for row in rows]
+
+
+@dataclass(frozen=True)
+class FailureExample:
+    """A failed experiment, as an example of its code."""
+
+    experiment: str
+    text: str
+    message: str
+
+
+def failure_examples(
+    session: Session, owner: str, environment: str | None, search: str | None, each: int = 3
+) -> dict[tuple[str, str], list[FailureExample]]:
+    """Return the latest failed experiments by stage and code, up to `each` of them."""
+    table, batch = schema.Experiment, schema.Batch
+    stage, code = (table.failure[name].as_string() for name in ("stage", "code"))
+    query = (
+        select(
+            table.id.label("id"),
+            table.idea_id.label("idea"),
+            stage.label("stage"),
+            code.label("code"),
+            table.failure["message"].as_string().label("message"),
+            func.row_number()
+            .over(partition_by=(stage, code), order_by=table.id.desc())
+            .label("place"),
+        )
+        .join(batch, batch.id == table.batch_id)
+        .where(
+            batch.owner == owner,
+            table.state == ExperimentState.FAILED.value,
+            batch.kind == MeasurementKind.SCORE.value,
+        )
+    )
+    if environment is not None:
+        query = query.where(batch.environment_id == environment)
+    if search is not None:
+        query = query.where(batch.search_id == search)
+    of = query.subquery().c
+    rows = session.execute(
+        select(of.stage, of.code, of.id, schema.Idea.text, of.message)
+        .join(schema.Idea, schema.Idea.id == of.idea)
+        .where(of.place <= each)
+        .order_by(of.id.desc())
+    )
+    found: dict[tuple[str, str], list[FailureExample]] = defaultdict(list)
+    for at, what, id_, text, message in rows:
+        found[at, what].append(FailureExample(id_, text, message or ""))
+    return found
+
+
+def leading_experiments(
+    session: Session, owner: str, environment_id: str, profile: str, limit: int
+) -> Sequence[schema.Experiment]:
+    """Return the owner's best results of an environment and profile, and all that were confirmed,
+    in no particular order."""
+    table, batch, link = schema.Experiment, schema.Batch, schema.ExperimentMeasurement
+    spec = environments.manifest(session, environment_id).metric
+    metric = disclosure.SHOWN_METRIC
+    is_lower = spec.direction is Direction.MINIMIZE
+    found: ColumnElement[float] = func.avg(metric)
+    if spec.judged is Judged.ARTIFACT:
+        found = func.min(metric) if is_lower else func.max(metric)
+    rank = found.asc() if is_lower else found.desc()
+    own = (
+        batch.owner == owner,
+        batch.environment_id == environment_id,
+        batch.profile == profile,
+    )
+    best_ids = session.scalars(
+        select(table.id)
+        .join(batch, batch.id == table.batch_id)
+        .join(link, link.experiment_id == table.id)
+        .join(schema.Result, schema.Result.measurement_id == link.measurement_id)
+        .where(
+            *own,
+            batch.kind == MeasurementKind.SCORE.value,
+            table.state == ExperimentState.SUCCEEDED.value,
+            link.role == repairs.SCORE,
+        )
+        .group_by(table.id)
+        .order_by(rank, table.id)
+        .limit(limit)
+    ).all()
+    confirmed = session.scalars(
+        select(schema.Idea.confirms)
+        .join(batch, batch.id == schema.Idea.batch_id)
+        .where(*own, schema.Idea.confirms.is_not(None))
+        .order_by(schema.Idea.id.desc())
+        .limit(limit)
+    ).all()
+    return session.scalars(
+        select(table).where(table.id.in_({*best_ids, *filter(None, confirmed)}))
+    ).all()
+
+
+def unfinished_batches(session: Session, owner: str, limit: int) -> Sequence[schema.Batch]:
+    """Return the owner's latest batches that are not finished."""
+    batch = schema.Batch
+    return session.scalars(
+        select(batch)
+        .where(batch.owner == owner, batch.finished_at.is_(None))
+        .order_by(batch.id.desc())
+        .limit(limit)
+    ).all()

@@ -1,0 +1,191 @@
+"""The dashboard in Chromium, over a real service with results of `toy`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from assay.contracts.batch import BatchBody, IdeaRequest
+from tests.support.service import ServiceProcess, toy_batch, toy_ideas
+
+pytestmark = pytest.mark.slow
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script> hostile"
+WAIT = 60_000
+_IS_TOO_WIDE = "document.documentElement.scrollWidth > innerWidth"
+#: What reaches beyond the window, outside of what scrolls by itself.
+_BEYOND = """[...document.querySelectorAll("body *")]
+  .filter((e) => e.getBoundingClientRect().right > innerWidth + 1)
+  .filter((e) => !e.closest(".scroll, pre, nav"))
+  .map((e) => e.outerHTML.slice(0, 120)).slice(0, 8)"""
+
+
+@dataclass
+class Watched:
+    """A page, and what its browser complained of or asked of other hosts."""
+
+    page: Page
+    host: str
+    complaints: list[str] = field(default_factory=list)
+    outside: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.on("console", self._console)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
+        self.page.on("request", self._request)
+
+    def _console(self, message: object) -> None:
+        if getattr(message, "type", "") in ("error", "warning"):
+            self.complaints.append(str(getattr(message, "text", message)))
+
+    def _request(self, request: object) -> None:
+        address = str(getattr(request, "url", ""))
+        if urlsplit(address).netloc not in (self.host, ""):
+            self.outside.append(address)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert chromium, "these tests need Chromium: apt-get install chromium"
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-background-networking"]
+        )
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    process = ServiceProcess(tmp_path_factory.mktemp("browser") / "data", sandbox="subprocess")
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture(scope="module")
+def batch(service: ServiceProcess) -> BatchBody:
+    """A finished batch: two results, and a hostile idea that no diff came of."""
+    ideas = [*toy_ideas(2), IdeaRequest(text=HOSTILE)]
+    with service.client() as client:
+        made = client.batches.create(toy_batch(ideas, baseline_seeds=2))
+        client.batches.wait(made.id, timeout=120)
+        return client.batches.get(made.id)
+
+
+def addresses(service: ServiceProcess, batch: BatchBody) -> list[str]:
+    with service.client() as client:
+        ids = [experiment.id for experiment in client.experiments.list(batch=batch.id)]
+    return [
+        "/",
+        f"/batches/{batch.id}",
+        *(f"/experiments/{id_}" for id_ in ids),
+        f"/compare?experiment={ids[0]}&experiment={ids[1]}",
+        "/environments",
+        "/environments/toy",
+        "/workers",
+        "/failures",
+        "/submit",
+        "/docs/errors",
+    ]
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_fits_and_asks_nothing_of_others(
+    browser: Browser, service: ServiceProcess, batch: BatchBody, width: int, scheme: str
+) -> None:
+    api = str(service.ready["api"])
+    page = browser.new_page(
+        viewport={"width": width, "height": 900},
+        color_scheme="dark" if scheme == "dark" else "light",
+    )
+    watched = Watched(page, urlsplit(api).netloc)
+    for path in addresses(service, batch):
+        page.goto(api + path)
+        page.wait_for_load_state("load")
+        beyond = page.evaluate(_BEYOND) if page.evaluate(_IS_TOO_WIDE) else None
+        assert beyond is None, (path, beyond)
+        expect(page.locator("h1").first).to_be_visible()
+    assert (watched.complaints, watched.outside) == ([], [])
+    page.close()
+
+
+def test_hostile_text_of_an_idea_is_text(
+    browser: Browser, service: ServiceProcess, batch: BatchBody
+) -> None:
+    page = browser.new_page()
+    watched = Watched(page, "")
+    page.goto(f"{service.ready['api']}/batches/{batch.id}")
+    expect(page.get_by_text("hostile").first).to_be_visible()
+    assert page.locator("main img").count() == 0
+    assert watched.complaints == []
+    page.close()
+
+
+def test_curves_are_drawn_beside_the_baselines(
+    browser: Browser, service: ServiceProcess, batch: BatchBody
+) -> None:
+    assert batch.best is not None
+    page = browser.new_page()
+    page.goto(f"{service.ready['api']}/experiments/{batch.best.experiment}")
+    expect(page.locator("#curves canvas")).to_be_visible(timeout=WAIT)
+    expect(page.locator("#curves + .legend")).to_contain_text("baseline")
+    page.close()
+
+
+def test_the_theme_is_chosen_and_kept(browser: Browser, service: ServiceProcess) -> None:
+    page = browser.new_page(color_scheme="light")
+    page.goto(str(service.ready["api"]))
+    page.get_by_role("button", name="Use the dark theme").click()
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.close()
+
+
+def test_the_first_tab_leads_to_the_content(browser: Browser, service: ServiceProcess) -> None:
+    page = browser.new_page()
+    page.goto(str(service.ready["api"]))
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to content"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    page.close()
+
+
+def test_a_page_follows_a_batch_across_a_restart_of_the_service(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """The port stays, so that the page can find the service again."""
+    service = ServiceProcess(tmp_path / "data", sandbox="subprocess")
+    service.start()
+    port = urlsplit(str(service.ready["api"])).port
+    service.launcher = ["-c", _ON_PORT.format(port=port)]
+    try:
+        with service.client() as client:
+            made = client.batches.create(toy_batch(toy_ideas(12), baseline_seeds=2))
+        page = browser.new_page()
+        page.goto(f"{service.ready['api']}/batches/{made.id}")
+        expect(page.locator("#live-state")).to_have_text("live", timeout=WAIT)
+        service.kill()
+        expect(page.locator("#live-state")).to_have_text("reconnecting", timeout=WAIT)
+        service.start()
+        expect(page.locator("#head .badge")).to_have_text("finished", timeout=2 * WAIT)
+        page.close()
+    finally:
+        service.stop()
+
+
+#: `assay serve` on a given port, whatever its arguments say.
+_ON_PORT = (
+    "import sys; from assay.cli import main; "
+    "arguments = sys.argv[1:]; arguments[arguments.index('--port') + 1] = '{port}'; "
+    "main(arguments)"
+)

@@ -1,0 +1,280 @@
+"""The pages of the dashboard over HTTP, without a browser."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import event
+from starlette.testclient import TestClient
+
+from services.implementer.app import create_app
+from services.implementer.context import Context
+from services.implementer.pages.diffs import file_diffs
+from services.implementer.pages.rendering import STATIC
+from services.implementer.settings import ImplementerSettings
+from tests.implementer.conftest import batch
+from tests.implementer.scored import Service, score
+
+HERE = {"Origin": "http://testserver"}
+HOSTILE = "<script>alert(1)</script> <b>bold</b> \x1b[31mred\u202e"
+KEYS = {"ann": SecretStr("key-of-ann-0123456789"), "bob": SecretStr("key-of-bob-0123456789")}
+
+
+@pytest.fixture
+def scored(service: Service) -> Service:
+    score(service, {"score": 12.0}, {})
+    return service
+
+
+@pytest.fixture
+def locked(context: Context) -> Iterator[TestClient]:
+    """A client of a service that takes two keys."""
+    closed = Context(
+        context.db, context.store, context.catalog, ImplementerSettings(api_keys=KEYS), {}
+    )
+    with TestClient(create_app(closed), raise_server_exceptions=False) as client:
+        yield client
+
+
+def pages_of(service: Service) -> list[str]:
+    found = service.found
+    return [
+        "/",
+        f"/searches/{found['search_id']}",
+        f"/searches/{found['search_id']}?state=succeeded&idea={service.experiments[1]}",
+        f"/batches/{found['batch_id']}",
+        f"/batches/{found['batch_id']}?state=failed",
+        f"/experiments/{service.experiments[0]}",
+        f"/experiments/{service.experiments[1]}",
+        f"/compare?experiment={service.experiments[0]}&experiment={service.experiments[1]}",
+        "/environments",
+        "/environments/count",
+        "/workers",
+        "/failures",
+        f"/failures?search={found['search_id']}",
+        "/submit",
+        "/docs",
+    ]
+
+
+def test_every_page_is_html_that_loads_nothing_from_elsewhere(scored: Service) -> None:
+    for path in pages_of(scored):
+        answer = scored.api.get(path)
+        assert answer.status_code == 200, (path, answer.text[:500])
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'")
+        assert "unsafe" not in policy
+        loaded = re.findall(r'<(?:script|link|img)[^>]* (?:src|href)="([^"]+)"', answer.text)
+        assert loaded
+        assert [each for each in loaded if not each.startswith("/static/")] == []
+        assert re.findall(r" style=| on[a-z]+=|javascript:", answer.text) == []
+        scripts = re.findall(r"<script(?![^>]* src=)([^>]*)>", answer.text)
+        assert [s for s in scripts if 'type="application/json"' not in s] == []
+        for address in loaded:
+            assert scored.api.get(address).status_code == 200
+
+
+def test_a_result_and_its_verdict_are_on_the_page(scored: Service) -> None:
+    body = scored.api.get(f"/v1/experiments/{scored.experiments[0]}").json()
+    page = scored.api.get(f"/experiments/{scored.experiments[0]}").text
+    assert f"{body['metric']:.4f}" in page
+    assert f"{body['comparison']['effect']:+.4f}" in page
+    assert body["comparison"]["verdict"] in page
+
+
+def test_text_of_an_idea_is_shown_as_text(api: TestClient) -> None:
+    made = api.post("/v1/batches", json=batch(HOSTILE)).json()
+    listed = api.get("/v1/experiments", params={"batch": made["id"]}).json()["data"]
+    for path in ("/", f"/batches/{made['id']}", f"/experiments/{listed[0]['id']}", "/workers"):
+        text = api.get(path).text
+        assert "<script>alert" not in text
+        assert "<b>bold" not in text
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+    assert "&lt;script&gt;alert(1)" in api.get(f"/experiments/{listed[0]['id']}").text
+
+
+def test_text_of_an_idea_cannot_end_the_data_of_a_chart(service: Service) -> None:
+    search = service.found["search_id"]
+    text = service.api.get(f"/searches/{search}").text
+    (data,) = re.findall(r'id="hill-data">(.*?)</script>', text)
+    assert "<" not in data
+    assert "Idea 0." in data
+
+
+def test_the_overview_asks_as_much_of_many_batches_as_of_few(
+    api: TestClient, context: Context
+) -> None:
+    asked: list[str] = []
+    event.listen(context.db.engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
+
+    def statements() -> int:
+        asked.clear()
+        assert api.get("/").status_code == 200
+        return len(asked)
+
+    api.post("/v1/batches", json=batch())
+    few = statements()
+    for number in range(8):
+        api.post("/v1/batches", json=batch(f"Count in {number}s."))
+    assert statements() == few
+
+
+def test_an_error_is_a_page_that_says_what_to_do(api: TestClient) -> None:
+    answer = api.get("/experiments/exp_none")
+    assert answer.status_code == 404
+    assert "exp_none" in answer.text
+    assert 'href="/docs/errors#not_found"' in answer.text
+    assert api.get("/batches/x?nonsense=1").status_code == 400
+    assert (
+        api.get("/v1/experiments/exp_none")
+        .headers["content-type"]
+        .startswith("application/problem+json")
+    )
+
+
+def test_links_of_errors_lead_to_their_place(api: TestClient) -> None:
+    link = api.get("/v1/batches/none").json()["type"]
+    path, _, anchor = link.partition("#")
+    page = api.get(path)
+    assert page.status_code == 200
+    assert f'id="{anchor}"' in page.text
+
+
+def test_links_between_pages_of_the_documentation_lead_somewhere(api: TestClient) -> None:
+    first = api.get("/docs").text
+    names = re.findall(r'<a href="(/docs/[^"#]+)"', first)
+    assert len(names) > 10
+    anchors = {name: set(re.findall(r'id="([^"]+)"', api.get(name).text)) for name in names}
+    for name in names:
+        text = api.get(name).text
+        for target in re.findall(r'(?:href|src)="(/docs[^"]*)"', text):
+            path, _, anchor = target.partition("#")
+            if path.startswith("/docs/images/"):
+                assert api.get(path).status_code == 200, (name, target)
+            elif path in anchors:
+                assert not anchor or anchor in anchors[path], (name, target)
+
+
+def test_a_form_of_another_site_is_refused(api: TestClient) -> None:
+    made = api.post("/v1/batches", json=batch()).json()["id"]
+    for headers in ({}, {"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "same-site"}):
+        answer = api.post(f"/batches/{made}/cancel", data={"a": "b"}, headers=headers)
+        assert answer.status_code == 403, headers
+    assert api.get(f"/v1/batches/{made}").json()["state"] == "running"
+    answer = api.post(
+        f"/batches/{made}/cancel", data={"a": "b"}, headers=HERE, follow_redirects=False
+    )
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/batches/{made}")
+    assert api.get(f"/v1/batches/{made}").json()["state"] == "cancelled"
+
+
+def test_a_form_is_no_way_into_the_api(api: TestClient) -> None:
+    answer = api.post("/v1/batches", data={"a": "b"}, headers=HERE)
+    assert answer.json()["code"] == "unsupported_media_type"
+
+
+def test_ideas_are_priced_then_submitted_once(api: TestClient) -> None:
+    fields = {
+        "profile": "count/tiny", "executor": "offline:literal", "seeds": "0 1",
+        "baseline_seeds": "2", "ideas": "Count in twos.\n---\nCount in threes.", "key": "form-1",
+    }  # fmt: skip
+    priced = api.post("/submit", data={**fields, "action": "check"}, headers=HERE)
+    assert "2 ideas, 4 measurements" in priced.text
+    assert api.get("/v1/batches").json()["data"] == []
+    for _ in range(2):
+        api.post("/submit", data={**fields, "action": "submit"}, headers=HERE)
+    (made,) = api.get("/v1/batches").json()["data"]
+    assert (made["counts"]["total"], made["options"]["seeds"]) == (2, [0, 1])
+
+
+def test_a_wrong_form_says_which_field_and_submits_nothing(api: TestClient) -> None:
+    fields = {"profile": "count/tiny", "executor": "offline:literal", "ideas": "x", "seeds": "one"}
+    answer = api.post("/submit", data={**fields, "action": "submit"}, headers=HERE)
+    assert answer.status_code == 422
+    assert "/options/seeds/0" in answer.text
+    assert api.get("/v1/batches").json()["data"] == []
+
+
+def test_a_result_is_confirmed_from_its_page(scored: Service) -> None:
+    path = f"/experiments/{scored.experiments[0]}/confirm"
+    answer = scored.api.post(
+        path, data={"seeds": "3", "key": "one"}, headers=HERE, follow_redirects=False
+    )
+    assert answer.status_code == 303, answer.text
+    made = answer.headers["location"].removeprefix("/batches/")
+    assert scored.api.get(f"/v1/batches/{made}").json()["kind"] == "confirm"
+    assert scored.api.post(path, data={"seeds": "999"}, headers=HERE).status_code == 422
+
+
+def test_a_browser_is_asked_for_a_key_and_keeps_a_session(locked: TestClient) -> None:
+    asked = locked.get("/failures?search=x", follow_redirects=False)
+    assert asked.status_code == 303
+    assert asked.headers["location"] == "/login?next=%2Ffailures%3Fsearch%3Dx"
+    wrong = locked.post("/login", data={"key": "no"}, headers=HERE, follow_redirects=False)
+    assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
+    key = KEYS["ann"].get_secret_value()
+    right = locked.post(
+        "/login", data={"key": key, "next": "//evil.example"}, headers=HERE, follow_redirects=False
+    )
+    assert (right.status_code, right.headers["location"]) == (303, "/")
+    cookie = right.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert key not in cookie
+    assert "owner <code>ann</code>" in locked.get("/").text
+    made = locked.post("/v1/batches", json=batch(), headers=HERE).json()
+    assert made["owner"] == "ann"
+    locked.post("/logout", headers=HERE)
+    assert locked.get("/", follow_redirects=False).status_code == 303
+
+
+def test_a_session_cannot_be_forged_or_turned_into_another_owners(locked: TestClient) -> None:
+    key = KEYS["ann"].get_secret_value()
+    locked.post("/login", data={"key": key}, headers=HERE)
+    name, until, signature = locked.cookies["assay_session"].split(".")
+    for forged in (
+        f"Ym9i.{until}.{signature}",  # bob
+        f"{name}.{int(until) + 1}.{signature}",
+        f"{name}.{until}.{'0' * 64}",
+        f"{name}.{until}",
+        "é.1.x",
+    ):
+        headers = {"Cookie": f"assay_session={forged}".encode()}
+        locked.cookies.clear()
+        assert locked.get("/v1/batches", headers=headers).status_code == 401, forged
+
+
+def test_another_owners_pages_are_not_there(locked: TestClient) -> None:
+    ann, bob = (f"Bearer {key.get_secret_value()}" for key in KEYS.values())
+    made = locked.post("/v1/batches", json=batch(), headers={"Authorization": ann}).json()
+    path = f"/batches/{made['id']}"
+    assert locked.get(path, headers={"Authorization": ann}).status_code == 200
+    assert locked.get(path, headers={"Authorization": bob}).status_code == 404
+    assert made["id"] not in locked.get("/", headers={"Authorization": bob}).text
+
+
+def test_vendored_files_are_those_that_are_named() -> None:
+    table = (STATIC / "vendor" / "VENDORED.md").read_text()
+    for path in sorted((STATIC / "vendor").iterdir()):
+        if path.suffix in (".js", ".css"):
+            assert hashlib.sha256(path.read_bytes()).hexdigest() in table, path
+    assert sum(path.stat().st_size for path in STATIC.rglob("*") if path.is_file()) < 1 << 20
+
+
+def test_a_diff_is_read_by_the_numbers_of_its_hunks() -> None:
+    text = (
+        "diff --git a/a b.py b/a b.py\n--- a/a b.py\t\n+++ b/a b.py\t\n@@ -1,2 +1,3 @@\n"
+        " x = 1\n--- a\n+++ b\n+@@ -9 +9 @@\n\\ No newline at end of file\n"
+    )
+    (found,), cut = file_diffs(text)
+    assert (found.name, found.added, found.removed, cut) == ("a b.py", 2, 1, False)
+    assert [(line.kind, line.old, line.new) for line in found.lines] == [
+        ("hunk", None, None), ("same", 1, 1), ("del", 2, None), ("add", None, 2),
+        ("add", None, 3),
+    ]  # fmt: skip

@@ -1,0 +1,180 @@
+"""Searches whose ideators, and executors, are paid for: by the command line, with a provider.
+
+The provider is a local HTTP server that speaks the OpenAI wire format.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.client import Client
+from tests.local.test_reproducible import record
+from tests.support.provider.searching import MODEL, Line, SearchingProvider
+from tests.support.service import ServiceProcess
+
+pytestmark = pytest.mark.slow
+
+TOY = [Line("search.py", "STEP = 0.6", ["0.1", "0.2", "0.3", "0.4", "0.5", "0.9", "1.2"])]
+NANOGPT = [
+    Line("config.py", "    learning_rate: float = 0.003", ["0.001", "0.002", "0.004", "0.006"]),
+    Line("config.py", "    warmup_steps: int = 28", ["7", "60", "120"]),
+    Line("config.py", "    lr_floor: float = 0.1", ["0.0", "0.03", "0.5"]),
+    Line("config.py", "    beta1: float = 0.9", ["0.8", "0.95"]),
+]
+MOMENTS = 20
+
+
+@contextmanager
+def serving(folder: Path, provider: SearchingProvider, **options: Any) -> Iterator[ServiceProcess]:
+    env = {"OPENAI_API_KEY": "a-key", "OPENAI_BASE_URL": provider.openai_url}
+    service = ServiceProcess(folder / "data", env=env, **options)
+    service.start()
+    try:
+        yield service
+    finally:
+        if service.running:
+            service.stop()
+
+
+def command(
+    service: ServiceProcess, provider: SearchingProvider, *arguments: str
+) -> subprocess.Popen[bytes]:
+    """`assay search …` in a process of its own, with a key for the provider."""
+    key = {"OPENAI_API_KEY": "a-key", "OPENAI_BASE_URL": provider.openai_url}
+    return subprocess.Popen(
+        [sys.executable, "-m", "assay.cli", "--api", service.ready["api"], "search", *arguments],
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, **key},
+    )
+
+
+def check_ledger(client: Client, search: str, provider: SearchingProvider) -> None:
+    """Every request is in the ledger, and no place of an epoch has two answers."""
+    calls = list(client.searches.calls(search))
+    asked = {request.id for request in provider.requests}
+    batches = client.batches.list(search=search)
+    in_batches = {call.id for batch in batches for call in client.batches.calls(batch.id)}
+    assert asked <= {call.id for call in calls} | in_batches
+    answered = Counter((call.epoch, call.place) for call in calls if call.state == "returned")
+    assert set(answered.values()) == {1}
+
+
+@pytest.mark.bubblewrap
+@pytest.mark.timeout(1800)  # 24 trainings beside a baseline, on one core if the machine is busy
+def test_a_model_with_troubles_plays_a_search(tmp_path: Path) -> None:
+    with (
+        SearchingProvider(NANOGPT, troubles=True) as provider,
+        serving(tmp_path, provider) as service,
+    ):
+        done = command(
+            service,
+            provider,
+            *("start", "nanogpt", "--profile", "tiny", "--epochs", "4", "--batch-size", "6"),
+            *("--ideator", MODEL, "--executor", MODEL, "--max-cost", "3", "--samples", "2"),
+            *("--baseline-seeds", "3", "--no-pause", "--seed", "3", "--yes"),
+        )
+        assert done.wait(timeout=1700) == 0
+        with service.client() as client:
+            (search,) = client.searches.list()
+            assert (search.state, search.epochs_finished) == ("finished", 4)
+            experiments = [
+                experiment
+                for epoch in client.searches.epochs(search.id)
+                for experiment in client.experiments.list(batch=epoch.batch)
+            ]
+            assert len(experiments) == 24
+            assert all(experiment.is_terminal for experiment in experiments)
+            states = Counter(experiment.state for experiment in experiments)
+            assert states["succeeded"] >= 12
+            check_ledger(client, search.id, provider)
+            usage = (search.ideator_usage, search.executor_usage)
+            assert sum(Decimal(each.cost_usd or "0") for each in usage) == provider.charged
+            assert {each.estimated_usd for each in usage} == {"0"}
+            failed = [call for call in client.searches.calls(search.id) if call.state == "failed"]
+            assert failed, "there was no trouble: nothing is proved"
+
+
+def start_toy(service: ServiceProcess, provider: SearchingProvider) -> subprocess.Popen[bytes]:
+    return command(
+        service,
+        provider,
+        *("start", "toy", "--profile", "tiny", "--epochs", "4", "--batch-size", "12"),
+        *(
+            "--ideator",
+            MODEL,
+            "--seed",
+            "3",
+            "--baseline-seeds",
+            "3",
+            "--allow-unisolated",
+            "--yes",
+        ),
+    )
+
+
+@pytest.mark.timeout(900)
+def test_a_paid_search_that_is_killed_is_the_same_and_pays_for_no_answer_twice(
+    tmp_path: Path,
+) -> None:
+    with (
+        SearchingProvider(TOY, seconds=0.5) as provider,
+        serving(tmp_path / "unbroken", provider, sandbox="subprocess") as service,
+    ):
+        assert start_toy(service, provider).wait(timeout=300) == 0
+        with service.client() as client:
+            (search,) = client.searches.list()
+            unbroken = record(client, search.id)
+            check_ledger(client, search.id, provider)
+    assert len(unbroken) == 48
+
+    rng = random.Random(20)
+    kills = 0
+    for turn in range(MOMENTS):
+        if kills >= MOMENTS:
+            break
+        with (
+            SearchingProvider(TOY, seconds=0.5) as provider,
+            serving(tmp_path / str(turn), provider, sandbox="subprocess") as service,
+        ):
+            driver = start_toy(service, provider)
+            while kills < MOMENTS and _runs_for(driver, rng.uniform(1.5, 5.0)):
+                driver.kill()
+                driver.wait()
+                kills += 1
+                if kills % 2:
+                    service.kill()
+                    service.start()
+                with service.client() as client:
+                    known = list(client.searches.list())
+                again = ("resume", known[0].id) if known else None
+                driver = (
+                    command(service, provider, *again) if again else start_toy(service, provider)
+                )
+            assert driver.wait(timeout=300) == 0
+            with service.client() as client:
+                (search,) = client.searches.list()
+                assert search.state == "finished"
+                assert record(client, search.id) == unbroken
+                check_ledger(client, search.id, provider)
+                lost = [c for c in client.searches.calls(search.id) if c.state == "interrupted"]
+                told = [c for c in client.searches.calls(search.id) if c.state == "returned"]
+            assert len(provider.requests) <= len(lost) + len(told)
+    assert kills == MOMENTS
+
+
+def _runs_for(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Whether a process still runs after so many seconds."""
+    time.sleep(seconds)
+    return process.poll() is None
