@@ -497,19 +497,6 @@ def test_a_search_is_extended_and_paused_by_a_person(cli: Cli) -> None:
     assert cli("search", "extend", id_, "--epochs", "3").code == 1
 
 
-def test_a_cap_that_an_unpriced_ideator_could_not_keep_is_refused_before_anything_is_stored(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "unused")
-    answer = cli(
-        "search", "start", "fake", "--profile", "tiny", "--max-cost", "1", "--yes",
-        "--ideator", "openai:unheard-of@http://127.0.0.1:9/v1",
-    )  # fmt: skip
-    assert answer.code == 2
-    assert "no price is known" in answer.err
-    assert cli.service.searches == {}
-
-
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

@@ -224,6 +224,7 @@ def test_a_checkpoint_that_does_not_fit_is_explained_in_the_workers_log(
     assert "gate.weight" in outcome.failure.detail
 
 
+@pytest.mark.timeout(900)  # minutes on a quiet machine, more on a busy one
 def test_every_mode_gives_the_same_loss_with_any_forward_pass(
     nanogpt: Bundled, train_many: TrainMany, nanogpt_data: Path, hardware_class: str
 ) -> None:

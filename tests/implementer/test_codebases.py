@@ -132,7 +132,8 @@ def test_uploaded_code_needs_isolation_and_the_baseline_does_not(
 
 def test_nothing_is_charged_where_no_model_is_asked(api: TestClient) -> None:
     codebase = upload(api).json()["id"]
-    capped = given(codebase, options={"max_cost_usd": "0.01"})
+    options = {"max_cost_usd": "0.01", "allow_unisolated": True}
+    capped = given(codebase, options=options)
     said = api.post("/v1/batches", params={"dry_run": True}, json=capped).json()
     assert said["cost_usd"] == {"low": "0", "high": "0"}
     assert said["measurements"] == 1

@@ -187,7 +187,7 @@ def search_body() -> Json:
         "hardware_class": "cpu",
         "base": "baseline",
         "config": {"a": 1},
-        "caps": SPENDING,
+        "caps": SPENDING | {"max_ideator_cost_usd": "2", "max_executor_cost_usd": "2"},
         "metadata": {"a": "b"},
     }
 
@@ -312,13 +312,47 @@ ENDPOINTS = [
             "prompt_version": "v",
             "input_tokens": 1,
             "output_tokens": 1,
+            "is_replay": False,
         },
     ),
     Endpoint(
         "PUT",
         "/v1/searches/{search_id}/calls/{call_id}/end",
         search.IdeatorCallEndRequest,
-        lambda _: {"state": "returned"},
+        lambda _: {
+            "state": "returned",
+            "code": "c",
+            "message": "m",
+            "input_tokens": 1,
+            "cached_input_tokens": 1,
+            "cache_write_tokens": 1,
+            "output_tokens": 1,
+            "is_estimate": False,
+            "seconds": 1.0,
+            "request_id": "r",
+            "answer": {
+                "ideas": 1,
+                "unread": 0,
+                "stop": "end",
+                "text": "t",
+                "thinking": "t",
+                "thinking_length": 1,
+            },
+        },
+    ),
+    Endpoint(
+        "POST",
+        "/v1/searches/{search_id}/extend",
+        search.ExtendRequest,
+        lambda _: (
+            SPENDING | {"epochs": 3, "max_ideator_cost_usd": "2", "max_executor_cost_usd": "2"}
+        ),
+    ),
+    Endpoint(
+        "POST",
+        "/v1/searches/{search_id}/finish",
+        search.FinishRequest,
+        lambda _: {"epochs": 2},
     ),
     Endpoint(
         "POST",

@@ -55,6 +55,7 @@ def test_a_program_that_was_recorded_runs(
     assert (ended.reason, ended.code) == ("exited", 0), log.read_text()[-3000:]
 
 
+@pytest.mark.timeout(900)  # minutes on a quiet machine, more on a busy one
 @pytest.mark.docker
 @pytest.mark.parametrize("name", ["grpo", "nanogpt", "toy"])
 def test_an_environment_trains_and_is_scored(name: str, tmp_path: Path) -> None:

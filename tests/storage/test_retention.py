@@ -286,6 +286,6 @@ def test_artifacts_of_a_base_are_kept_like_those_of_a_baseline(world: Kept) -> N
     best = [world.measured(10.0), world.measured(11.0)]
     with world.db.write() as session:
         codebase = session.get_one(schema.Measurement, base.measurement_id).codebase_id
-        session.execute(update(schema.Batch).values(base_id=codebase))
+        session.execute(update(schema.Idea).values(base_id=codebase))
     world.collect()
     assert [world.has(each) for each in (base, other, *best)] == [True, False, True, True]

@@ -227,7 +227,7 @@ class FakeService:
             ("POST", f"/v1/searches/{id_}/extend", self._extend_search),
             ("POST", f"/v1/searches/{id_}/resume", self._resume_search),
             ("GET", f"/v1/searches/{id_}/epochs", lambda r, s: page(self.epochs[s], r)),
-            ("GET", f"/v1/searches/{id_}/calls", self._list_calls),
+            ("GET", f"/v1/searches/{id_}/calls", self._list_ideator_calls),
             ("PUT", f"/v1/searches/{id_}/calls/{id_}", self._begin_call),
             ("PUT", f"/v1/searches/{id_}/calls/{id_}/end", self._end_call),
             ("PUT", f"/v1/searches/{id_}/epochs/(\\d+)", self._put_epoch),
@@ -632,7 +632,7 @@ class FakeService:
             pause["resumed_at"] = NOW
         return ok(self._search(id_))
 
-    def _list_calls(self, request: httpx2.Request, search: str) -> httpx2.Response:
+    def _list_ideator_calls(self, request: httpx2.Request, search: str) -> httpx2.Response:
         query = request.url.params
         found = [
             call

@@ -183,14 +183,13 @@ def _metrics(session: Session, key: Any, ids: Sequence[str]) -> dict[str, tuple[
 def _costs(
     session: Session, key: Any, ids: Sequence[str]
 ) -> dict[str, tuple[Decimal | None, int]]:
-    batch, call = schema.Batch, schema.ModelCall
+    call = schema.ModelCall
+    whose = call.search_id if key is schema.Batch.search_id else call.batch_id
     unpriced = and_(call.cost_usd.is_(None), call.finished_at.is_not(None))
     rows = session.execute(
-        select(key, func.sum(call.cost_usd), func.sum(case((unpriced, 1), else_=0)))
-        .select_from(call)
-        .join(batch, batch.id == call.batch_id)
-        .where(key.in_(ids))
-        .group_by(key)
+        select(whose, func.sum(call.cost_usd), func.sum(case((unpriced, 1), else_=0)))
+        .where(whose.in_(ids))
+        .group_by(whose)
     )
     return {id_: (cost, unknown) for id_, cost, unknown in rows}
 

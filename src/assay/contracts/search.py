@@ -10,6 +10,7 @@ from pydantic import Field
 
 from assay.contracts.base import (
     MAX_INTEGER,
+    READ_INTEGER,
     Dollars,
     GpuHours,
     Integer,
@@ -103,11 +104,13 @@ class IdeatorCallRequest(Request):
     )
     operator: Operator
     asked: Integer = Field(ge=1, le=MAX_IDEAS, description="Ideas that the question is for.")
-    number: Integer = Field(ge=1, le=1_000, description="Of its tries, from 1.")
+    number: Integer = Field(1, ge=1, le=1_000, description="Of its tries, from 1.")
     request_hash: ShortName = Field(description="Of all that decides the answer, but chance.")
     prompt_version: ShortName
-    input_tokens: Integer = Field(ge=0, le=MAX_INTEGER, description="About those of the prompt.")
-    output_tokens: Integer = Field(ge=0, le=MAX_INTEGER, description="Expected of the answer.")
+    input_tokens: Integer = Field(
+        0, ge=0, le=MAX_INTEGER, description="About those of the prompt."
+    )
+    output_tokens: Integer = Field(0, ge=0, le=MAX_INTEGER, description="Expected of the answer.")
     is_replay: bool = Field(False, description="The answer is a recorded one and costs nothing.")
 
 
@@ -178,10 +181,14 @@ class PauseRequest(Request):
     message: Message = Field(description="What to look at, and what to do.")
 
 
+#: A number of epochs.
+Epochs = Annotated[int, Field(ge=1, le=10_000), READ_INTEGER]
+
+
 class ExtendRequest(Request):
     """New totals for a search. What is null stays as it is; nothing can be lowered."""
 
-    epochs: Annotated[Integer, Field(ge=1, le=10_000)] | None = Field(
+    epochs: Epochs | None = Field(
         None, description="Rounds in all, those that are finished included."
     )
     max_cost_usd: Dollars | None = Field(
@@ -201,8 +208,11 @@ class ExtendRequest(Request):
 class FinishRequest(Request):
     """When a search is finished."""
 
-    epochs: Annotated[Integer, Field(ge=1, le=10_000)] | None = Field(
-        None, description="Only if the search still has so many epochs; null: in any case."
+    epochs: Integer | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="Only if the search still has so many epochs; null: in any case.",
     )
 
 

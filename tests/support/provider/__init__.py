@@ -1,5 +1,5 @@
 """A server that speaks the wire formats of OpenAI and Anthropic and answers as a test decides.
 
 No model is behind it. `server` is the HTTP server, `openai` and `anthropic` build what it sends,
-`counting` and `seeded` are providers whose answers follow from what they are asked.
+`counting`, `seeded` and `searching` are providers whose answers follow from what they are asked.
 """
