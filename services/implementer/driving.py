@@ -255,8 +255,10 @@ class SearchDrivers:
                     self._drive_in_thread(held)
             except Exception as error:  # without the next look, they would wait for ever
                 log.warning("cannot look for searches to drive: %s", error)
+            # Not `wait_for`: it swallows a cancellation that comes together with the news.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), self._context.settings.rescan_seconds)
+                async with asyncio.timeout(self._context.settings.rescan_seconds):
+                    await self._news.wait()
             self._news.clear()
 
     def _take(self) -> list[Held]:

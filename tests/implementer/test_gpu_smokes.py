@@ -129,8 +129,9 @@ def test_a_batch_counts_its_smokes_among_its_gpu_hours(api: TestClient, context:
     resize(context, gpus=1, hardware_class="gpu-h100")
     chosen = {"preflight": "smoke", "allow_unisolated": True, "seeds": [0, 1]}
     body = batch("One.", "Two.", profile="eight", options=chosen)
+    body["hardware_class"] = "gpu-h100"
     url = "/v1/batches?dry_run=true"
-    said = api.post(url, json=body | {"hardware_class": "gpu-h100"}).json()
+    said = api.post(url, json=body).json()
     assert said["gpu_hours"] == 2 * (2 * 8 * 0.5 + 90 / 3600)
     body["options"]["preflight"] = "compile"
     assert api.post(url, json=body).json()["gpu_hours"] == 2 * 2 * 8 * 0.5

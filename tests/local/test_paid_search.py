@@ -157,11 +157,11 @@ def test_a_paid_search_that_is_killed_is_the_same_and_pays_for_no_answer_twice(
                     service.kill()
                     service.start()
                 with service.client() as client:
-                    known = list(client.searches.list())
-                again = ("resume", known[0].id) if known else None
-                driver = (
-                    command(service, provider, *again) if again else start_toy(service, provider)
-                )
+                    known = [search.id for search in client.searches.list()]
+                if known:
+                    driver = command(service, provider, "resume", *known)
+                else:  # it was killed before it had a record
+                    driver = start_toy(service, provider)
             assert driver.wait(timeout=300) == 0
             with service.client() as client:
                 (search,) = client.searches.list()

@@ -52,11 +52,14 @@ class SearchingProvider(ProviderServer):
 
     def _reply(self, request: Request) -> Reply:
         asked = "\n".join(request.texts())
-        key = derive_seed(0, _NUMBERS.sub("", asked))
+        proposes = "You are a researcher" in asked
+        # Ids, times and the marks around experiments differ between runs; how many there are
+        # and what is asked do not.
+        question = _NUMBERS.sub("", asked[asked.rindex("Propose ") :]) if proposes else asked
+        key = derive_seed(0, asked.count("<<<EXPERIMENT"), question)
         self._seen[key] += 1
-        if "You are a researcher" in asked:
-            return self._propose(asked, random.Random(key), self._seen[key])
-        return self._write(asked, random.Random(key), self._seen[key])
+        answer = self._propose if proposes else self._write
+        return answer(asked, random.Random(key), self._seen[key])
 
     def _propose(self, asked: str, rng: random.Random, times: int) -> Reply:
         count = int(_ASKED.findall(asked)[-1])
