@@ -215,6 +215,36 @@ def test_a_stopped_service_leaves_it_to_the_next(
         next_.stop()
 
 
+def test_a_person_pauses_what_the_service_drives_and_resumes_it(
+    api: TestClient, owned: Context, running: SearchDrivers
+) -> None:
+    search = start(api, epochs=3)
+    assert api.post(f"/v1/searches/{search}/pause").status_code == 200
+
+    def is_left_alone() -> bool:
+        with owned.db.read() as session:
+            return session.get_one(schema.Search, search).holder is None
+
+    wait_until(is_left_alone)
+    assert read(api, search)["state"] == "running"
+    (pause,) = read(api, search)["pauses"]
+    assert (pause["reason"], pause["resumed_at"]) == ("person", None)
+    resumed = api.post(f"/v1/searches/{search}/resume", json={"driver": "service"})
+    assert resumed.status_code == 200
+    wait_until(finished(api, owned, search))
+
+
+def test_a_search_of_the_service_that_is_extended_runs_again(
+    api: TestClient, owned: Context, running: SearchDrivers
+) -> None:
+    search = start(api)
+    wait_until(finished(api, owned, search))
+    more = read(api, search)["epochs"] + 1
+    assert api.post(f"/v1/searches/{search}/extend", json={"epochs": more}).status_code == 200
+    wait_until(finished(api, owned, search))
+    assert read(api, search)["epochs_finished"] == more
+
+
 def test_more_searches_than_threads_take_turns(
     api: TestClient, owned: Context, running: SearchDrivers
 ) -> None:

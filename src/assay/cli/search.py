@@ -598,6 +598,7 @@ def _detached(search: SearchBody, out: Output) -> None:
         search,
         "The service drives it; this terminal is not needed.",
         f"Watch it: assay search watch {search.id}",
+        f"Pause it: assay search pause {search.id}",
         f"End it:   assay search cancel {search.id}",
     )
 

@@ -235,6 +235,8 @@ def extend(db: Database, session: Session, search_id: str, request: ExtendReques
         return
     if search.state == SearchState.FINISHED.value:
         search.state, search.finished_at = SearchState.RUNNING.value, None
+        if search.driver == Driver.SERVICE.value:
+            post(session, Topic.DRIVE, search_id)
     tell(db, session, search_id, EXTENDED, asked)
 
 
