@@ -262,6 +262,7 @@ def test_clients_are_refused_while_the_service_drives(api: TestClient, owned: Co
     call = {
         "epoch": 0, "place": "0", "operator": "seed", "asked": 1, "number": 1,
         "request_hash": "h", "prompt_version": "1", "input_tokens": 1, "output_tokens": 1,
+        "loop": "l",
     }  # fmt: skip
     for answer in (
         api.put(f"{path}/calls/call_1", json=call),

@@ -14,14 +14,14 @@ from tests.implementer.test_epochs import new_search
 CALL = {
     "epoch": 0, "place": "0.0.0", "operator": "seed", "asked": 8, "number": 1,
     "request_hash": "a" * 64, "prompt_version": "v1", "input_tokens": 1000,
-    "output_tokens": 1000, "is_replay": False,
+    "output_tokens": 1000, "is_replay": False, "loop": "loop_1",
 }  # fmt: skip
 ANSWER = {
     "ideas": 6, "unread": 2, "stop": "end", "text": "[Experiment] …",
     "thinking": "In private.", "thinking_length": 2000,
 }  # fmt: skip
 END = {
-    "state": "returned", "input_tokens": 200_000, "cached_input_tokens": 0,
+    "state": "returned", "loop": "loop_1", "input_tokens": 200_000, "cached_input_tokens": 0,
     "cache_write_tokens": 0, "output_tokens": 0, "seconds": 1.5, "answer": ANSWER,
 }  # fmt: skip
 #: 5 dollars per million tokens of input, 25 of output: a call as above costs 1, and is expected
@@ -82,7 +82,7 @@ def test_calls_are_found_by_epoch_and_by_what_came_of_them(api: TestClient) -> N
     assert begin(api, search, "call_2", epoch=1).status_code == 201
     assert end(api, search, "call_2", answer={"unread": 0}).status_code == 200
     assert begin(api, search, "call_3", epoch=1).status_code == 201
-    failed = {"state": "failed", "code": "rate_limited", "message": "slow down"}
+    failed = {"state": "failed", "loop": "loop_1", "code": "rate_limited", "message": "slow down"}
     ended = api.put(f"/v1/searches/{search}/calls/call_3/end", json=failed).json()
     assert (ended["code"], ended["message"]) == ("rate_limited", "slow down")
 
@@ -109,23 +109,45 @@ def test_an_id_stands_for_one_call_of_one_search(api: TestClient) -> None:
     assert listed(api, other) == []
 
 
-def test_a_call_that_nobody_ended_is_charged_when_its_place_is_asked_again(
-    api: TestClient,
-) -> None:
+def test_a_call_that_nobody_ended_is_charged_when_another_loop_asks(api: TestClient) -> None:
     search = new_search(api, ideator=MODEL)
     begin(api, search, "call_1")
     begin(api, search, "call_2", place="0.0.1")
-    make(api, search, "call_3")
+    assert begin(api, search, "call_3", loop="loop_2").status_code == 201
     states = {call["id"]: (call["state"], call["cost_usd"]) for call in listed(api, search)}
     assert states == {
         "call_1": ("interrupted", "0.03"),
-        "call_2": ("calling", None),
-        "call_3": ("returned", "1"),
+        "call_2": ("interrupted", "0.03"),
+        "call_3": ("calling", None),
     }
-    assert spent(api, search)["estimated_usd"] == "0.03"
+    assert spent(api, search)["estimated_usd"] == "0.06"
     # It was under way after all.
     assert end(api, search, "call_1").status_code == 200
-    assert spent(api, search)["cost_usd"] == "2"
+    assert spent(api, search)["cost_usd"] == "1.03"
+
+
+def test_calls_of_a_loop_that_is_gone_do_not_hold_a_cap_for_ever(api: TestClient) -> None:
+    search = new_search(api, ideator=MODEL, caps={"max_cost_usd": "0.05"})
+    for number in range(2):
+        assert begin(api, search, f"call_{number}", place=f"0.0.{number}").status_code == 201
+    assert begin(api, search, "call_3", place="0.0.3").json()["code"] == "calls_under_way"
+    assert begin(api, search, "call_4", loop="loop_2").json()["code"] == "spend_cap"
+
+
+def test_only_the_loop_that_made_a_call_ends_it(api: TestClient) -> None:
+    search = new_search(api, ideator=MODEL)
+    begin(api, search, "call_1")
+    refused = end(api, search, "call_1", loop="loop_2", input_tokens=0)
+    assert (refused.status_code, refused.json()["code"]) == (409, "call_of_another_loop")
+    assert "loop_1" not in api.get(f"/v1/searches/{search}/calls").text
+    assert end(api, search, "call_1").json()["cost_usd"] == "1"
+
+
+def test_absurd_numbers_of_tokens_are_refused(api: TestClient) -> None:
+    search = new_search(api, ideator=MODEL)
+    assert begin(api, search, "call_1", input_tokens=2**40).status_code == 422
+    begin(api, search, "call_1")
+    assert end(api, search, "call_1", output_tokens=2**40).status_code == 422
 
 
 def test_a_search_that_has_ended_begins_no_call_and_keeps_the_answers_that_come(

@@ -112,5 +112,6 @@ def test_a_finished_search_is_extended_and_runs_again(api: TestClient, search: s
     assert api.post(f"{path}/extend", json={"epochs": 99}).json()["code"] == "search_ended"
     streamed = api.get(f"{path}/events", headers={"Accept": "text/event-stream"}).text
     assert [line for line in streamed.splitlines() if line.startswith("event:")] == [
-        "event: search.finished", "event: search.extended", "event: search.cancelled",
+        "event: search.epoch_stored", "event: search.epoch_submitted", "event: search.finished",
+        "event: search.extended", "event: search.cancelled",
     ]  # fmt: skip

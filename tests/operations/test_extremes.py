@@ -313,6 +313,7 @@ ENDPOINTS = [
             "input_tokens": 1,
             "output_tokens": 1,
             "is_replay": False,
+            "loop": "l",
         },
     ),
     Endpoint(
@@ -321,6 +322,7 @@ ENDPOINTS = [
         search.IdeatorCallEndRequest,
         lambda _: {
             "state": "returned",
+            "loop": "l",
             "code": "c",
             "message": "m",
             "input_tokens": 1,

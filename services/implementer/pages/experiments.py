@@ -144,7 +144,7 @@ def confirm(
 ) -> Response:
     """Measure a result again on fresh seeds, and show the batch that does."""
     seeds = fields.get("seeds", "")
-    if not seeds.isdecimal() or not 1 <= int(seeds[:4]) <= _MOST_SEEDS:
+    if not seeds.isdecimal() or len(seeds) > 2 or not 1 <= int(seeds) <= _MOST_SEEDS:
         raise InvalidInput.field(
             "/seeds", f"must be a number from 1 to {_MOST_SEEDS}", "invalid_parameter"
         )

@@ -166,7 +166,8 @@ def extend(
     nothing."""
     with context.write() as session:
         owned_search(session, search_id, owner)
-        searches.extend(context.db, session, search_id, request)
+        most = context.settings.detached_searches
+        searches.extend(context.db, session, search_id, request, most_detached=most)
     return read(search_id, context, owner)
 
 
@@ -304,6 +305,10 @@ def begin_call(
 
     It is refused where a cap allows no further call: then it must not be sent.
     """
+    with context.write() as session:
+        owned_search(session, search_id, owner)
+        searches.check_driver(session, search_id, holder)
+        ideator_calls.interrupt_others(session, search_id, request.loop)
     with context.write() as session:
         search = owned_search(session, search_id, owner)
         searches.check_driver(session, search_id, holder)

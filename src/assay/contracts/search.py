@@ -94,6 +94,11 @@ class EpochRequest(Request):
     )
 
 
+#: Tokens of a call, at most: far more than any model reads or writes.
+_MOST_TOKENS = 1_000_000_000
+_LOOP = "Who makes it: a word that only this loop knows. Its end must name the same."
+
+
 class IdeatorCallRequest(Request):
     """A request to the ideator's model that is about to be sent."""
 
@@ -108,9 +113,10 @@ class IdeatorCallRequest(Request):
     request_hash: ShortName = Field(description="Of all that decides the answer, but chance.")
     prompt_version: ShortName
     input_tokens: Integer = Field(
-        0, ge=0, le=MAX_INTEGER, description="About those of the prompt."
+        0, ge=0, le=_MOST_TOKENS, description="About those of the prompt."
     )
-    output_tokens: Integer = Field(0, ge=0, le=MAX_INTEGER, description="Expected of the answer.")
+    output_tokens: Integer = Field(0, ge=0, le=_MOST_TOKENS, description="Expected of the answer.")
+    loop: ShortName = Field(description=_LOOP)
     is_replay: bool = Field(False, description="The answer is a recorded one and costs nothing.")
 
 
@@ -138,12 +144,13 @@ class IdeatorCallEndRequest(Request):
     """What came of a request to the ideator's model. Kinds of tokens do not overlap."""
 
     state: Literal["returned", "failed", "cancelled"]
+    loop: ShortName = Field(description=_LOOP)
     code: ShortName | None = None
     message: Message | None = None
-    input_tokens: Integer = Field(0, ge=0, le=MAX_INTEGER)
-    cached_input_tokens: Integer = Field(0, ge=0, le=MAX_INTEGER)
-    cache_write_tokens: Integer = Field(0, ge=0, le=MAX_INTEGER)
-    output_tokens: Integer = Field(0, ge=0, le=MAX_INTEGER)
+    input_tokens: Integer = Field(0, ge=0, le=_MOST_TOKENS)
+    cached_input_tokens: Integer = Field(0, ge=0, le=_MOST_TOKENS)
+    cache_write_tokens: Integer = Field(0, ge=0, le=_MOST_TOKENS)
+    output_tokens: Integer = Field(0, ge=0, le=_MOST_TOKENS)
     is_estimate: bool = False
     seconds: Number = Field(0.0, ge=0, le=1_000_000)
     request_id: Annotated[Text, Field(max_length=200)] | None = None
@@ -208,10 +215,8 @@ class ExtendRequest(Request):
 class FinishRequest(Request):
     """When a search is finished."""
 
-    epochs: Integer | None = Field(
+    epochs: Epochs | None = Field(
         None,
-        ge=1,
-        le=10_000,
         description="Only if the search still has so many epochs; null: in any case.",
     )
 

@@ -50,6 +50,8 @@ class Ledger:
         self._search = search
         self._version = ideator.prompt_version
         self._recorded = recorded
+        #: Tells the calls of this loop from those of others.
+        self.loop = new_id("loop")
         self._writing = asyncio.Lock()
 
     def hint(self, epoch: int) -> str:
@@ -124,8 +126,9 @@ class _Round:
     async def answered(self, call: IdeatorCall) -> Completion | None:
         """See `CallRecord.answered`. A recorded answer is in the ledger as one that is free."""
         kept = self.known.get(self._place(call))
-        # With another number of ideas it was another question; without an idea it is no answer.
-        if kept is not None and kept.asked == call.asked and kept.ideas:
+        same = kept is not None and (kept.asked, kept.operator) == (call.asked, self.ask.operator)
+        # Without an idea it is no answer.
+        if kept is not None and same and kept.ideas:
             return _completion(kept)
         completion = self.ledger.kept(self.epoch, self._place(call), call)
         if completion is not None:
@@ -134,7 +137,7 @@ class _Round:
             done = replace(
                 started, phase="returned", completion=completion, usage=completion.usage
             )
-            await self.ledger.end(started.id, _end(call, done))
+            await self.ledger.end(started.id, _end(call, done, self.ledger.loop))
         return completion
 
     async def on_try(self, call: IdeatorCall, attempt: Try) -> None:
@@ -144,7 +147,7 @@ class _Round:
         elif attempt.phase != "answering":
             if attempt.completion is not None:
                 self.ledger.keep(self.epoch, self._place(call), call, attempt.completion)
-            await self.ledger.end(attempt.id, _end(call, attempt))
+            await self.ledger.end(attempt.id, _end(call, attempt, self.ledger.loop))
 
     async def _begin(self, call: IdeatorCall, attempt: Try, *, is_replay: bool = False) -> None:
         request = IdeatorCallRequest(
@@ -157,6 +160,7 @@ class _Round:
             prompt_version=self.ledger.prompt_version,
             input_tokens=call.prompt.tokens,
             output_tokens=call.output_tokens,
+            loop=self.ledger.loop,
             is_replay=is_replay,
         )
         await self.ledger.begin(attempt.id, request)
@@ -178,7 +182,7 @@ def _completion(call: IdeatorCallBody) -> Completion:
     )
 
 
-def _end(call: IdeatorCall, attempt: Try) -> IdeatorCallEndRequest:
+def _end(call: IdeatorCall, attempt: Try, loop: str) -> IdeatorCallEndRequest:
     assert attempt.phase in ("returned", "failed", "cancelled")
     used, error, completion = (
         billed(attempt, call.prompt.tokens),
@@ -187,6 +191,7 @@ def _end(call: IdeatorCall, attempt: Try) -> IdeatorCallEndRequest:
     )
     return IdeatorCallEndRequest(
         state=attempt.phase,
+        loop=loop,
         code=error.code.value if error else None,
         message=storable(str(error))[:_MAX_MESSAGE] if error else None,
         input_tokens=used.input_tokens,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from decimal import Decimal
 
-from sqlalchemy import ColumnElement, or_, select, update
+from sqlalchemy import ColumnElement, and_, or_, select, update
 from sqlalchemy.orm import Session
 
 from assay.storage import schema
@@ -14,6 +15,8 @@ from assay.storage.rows import changed, get
 from assay.storage.text import clean_text
 from assay.storage.types import clock
 
+#: An ideator's call that has not ended after so long never will.
+LONGEST_IDEATOR_CALL = timedelta(hours=2)
 #: State of a call whose process is gone.
 INTERRUPTED = "interrupted"
 _MAX_MESSAGE = 2_000
@@ -130,13 +133,17 @@ def interrupt(session: Session, which: ColumnElement[bool]) -> int:
 
 def sweep(db: Database, session: Session) -> int:
     """Close calls that were left open by a process that is gone, for ideas that have ended: no
-    other process will take those up and do it. Returns how many there were."""
+    other process will take those up and do it. So are those of ideators that are older than any
+    call lasts: nobody may ever drive their searches again. Returns how many there were."""
     table, work = schema.ModelCall, schema.Implementation
+    of_ideators = and_(
+        table.implementation_id.is_(None), table.started_at < clock() - LONGEST_IDEATOR_CALL
+    )
     gone = select(work.id).where(
         work.finished_at.is_not(None),
         or_(work.lease_expires_at.is_(None), work.lease_expires_at < db.now(session)),
     )
-    return interrupt(session, table.implementation_id.in_(gone))
+    return interrupt(session, or_(table.implementation_id.in_(gone), of_ideators))
 
 
 def of_sample(

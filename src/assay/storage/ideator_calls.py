@@ -25,6 +25,17 @@ from assay.storage.rows import get
 ANSWER_UNREAD = "search.answer_unread"
 
 
+def interrupt_others(session: Session, search_id: str, loop: str) -> None:
+    """Close the calls that other loops of a search left open, and charge what they were expected
+    to cost: whoever drives the search now makes them again. One that ends after all is corrected.
+
+    In a transaction of its own before `begin`, so that a refusal does not open them again.
+    """
+    table = schema.IdeatorCall
+    others = select(table.call_id).where(table.search_id == search_id, table.loop != loop)
+    calls.interrupt(session, schema.ModelCall.id.in_(others))
+
+
 def begin(
     db: Database,
     session: Session,
@@ -37,8 +48,7 @@ def begin(
 ) -> bool:
     """Record that a request is about to be sent. True if it is new, False if it is there already.
 
-    A call that is open at the same place belongs to a loop that is gone: it is closed, and charged
-    what it was expected to cost. `owners`: what they may spend, by name.
+    `owners`: what they may spend, by name.
 
     Raises:
         Conflict: the search has ended (`search_ended`), a cap allows no call (`spend_cap`) or none
@@ -54,7 +64,6 @@ def begin(
         return False
     if search.state != SearchState.RUNNING.value:
         raise Conflict(f"the search is {search.state}; start a new one", code="search_ended")
-    _interrupt(session, search_id, request.epoch, request.place)
     payer = Payer(search.owner, None, search_id, None)
     if not request.is_replay:
         _check_caps(db, session, search, payer, owners)
@@ -77,6 +86,7 @@ def begin(
             search_id=search_id,
             epoch=request.epoch,
             place=request.place,
+            loop=request.loop,
             operator=request.operator,
             asked=request.asked,
         )
@@ -117,17 +127,21 @@ def end(
 
     Raises:
         NotFound: the search has no such call.
+        Conflict: another loop made it.
     """
     searches.locked(session, search_id)
     row = get(session, schema.ModelCall, call_id, "call")
     asked = session.get(schema.IdeatorCall, call_id)
     if asked is None or asked.search_id != search_id:
         raise NotFound(f"call {call_id!r} of {search_id} was not found")
+    if asked.loop != request.loop:
+        told = f"another loop made the call {call_id}, and only that one ends it"
+        raise Conflict(told, code="call_of_another_loop")
     if row.finished_at is not None and row.state != calls.INTERRUPTED:
         return
     row.finished_at = None
     session.flush()
-    known = request.model_dump(exclude={"answer"})
+    known = request.model_dump(exclude={"answer", "loop"})
     calls.after(session, call_id, CallEnd(cost_usd=cost_usd, **known))
     answer = request.answer
     if answer is None:
@@ -136,19 +150,9 @@ def end(
         setattr(asked, name, value)
     session.flush()
     if answer.unread:
-        told = {"epoch": asked.epoch, "asked": asked.asked, "ideas": asked.ideas}
-        searches.tell(
-            db, session, search_id, ANSWER_UNREAD,
-            {"call": call_id, **told, "unread": answer.unread},
-        )  # fmt: skip
-
-
-def _interrupt(session: Session, search_id: str, epoch: int, place: str) -> None:
-    table = schema.IdeatorCall
-    at = select(table.call_id).where(
-        table.search_id == search_id, table.epoch == epoch, table.place == place
-    )
-    calls.interrupt(session, schema.ModelCall.id.in_(at))
+        known = {"call": call_id, "epoch": asked.epoch, "asked": asked.asked}
+        found = {"ideas": answer.ideas, "unread": answer.unread}
+        searches.tell(db, session, search_id, ANSWER_UNREAD, known | found)
 
 
 def of_search(

@@ -205,13 +205,21 @@ def resume(
         tell(db, session, search_id, RESUMED, {"epoch": found[-1].data.get("epoch")})
 
 
-def extend(db: Database, session: Session, search_id: str, request: ExtendRequest) -> None:
+def extend(
+    db: Database,
+    session: Session,
+    search_id: str,
+    request: ExtendRequest,
+    *,
+    most_detached: int = 0,
+) -> None:
     """Raise the number of epochs or a cap; a search that is finished runs again.
 
     Repeating it changes nothing: the numbers are totals.
 
     Raises:
-        Conflict: the search was cancelled.
+        Conflict: the search was cancelled, or the service would drive more than `most_detached`
+            searches of this owner.
         InvalidInput: nothing is asked for, a number is below the present one, or there is no
             such cap.
     """
@@ -234,6 +242,8 @@ def extend(db: Database, session: Session, search_id: str, request: ExtendReques
     if (search.epochs, search.caps) == before:
         return
     if search.state == SearchState.FINISHED.value:
+        if search.driver == Driver.SERVICE.value:
+            drivers.check_room(db, session, search.owner, most_detached)
         search.state, search.finished_at = SearchState.RUNNING.value, None
         if search.driver == Driver.SERVICE.value:
             post(session, Topic.DRIVE, search_id)

@@ -71,6 +71,8 @@ class IdeatorCall(Base):
     search_id: Mapped[str] = mapped_column(ForeignKey("search.id"))
     epoch: Mapped[int]
     place: Mapped[str] = mapped_column(Id)
+    #: Who makes the call. It is shown to nobody, so that nobody else can end it.
+    loop: Mapped[str] = mapped_column(Id)
     operator: Mapped[str] = mapped_column(State)
     asked: Mapped[int]
     ideas: Mapped[int | None]

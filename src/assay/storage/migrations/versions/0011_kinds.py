@@ -67,6 +67,7 @@ def upgrade() -> None:
         sa.Column("search_id", sa.String(64), sa.ForeignKey("search.id"), nullable=False),
         sa.Column("epoch", sa.Integer, nullable=False),
         sa.Column("place", sa.String(64), nullable=False),
+        sa.Column("loop", sa.String(64), nullable=False),
         sa.Column("operator", sa.String(16), nullable=False),
         sa.Column("asked", sa.Integer, nullable=False),
         sa.Column("ideas", sa.Integer),
