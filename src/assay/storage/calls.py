@@ -136,12 +136,13 @@ def sweep(db: Database, session: Session) -> int:
     other process will take those up and do it. So are those of ideators that are older than any
     call lasts: nobody may ever drive their searches again. Returns how many there were."""
     table, work = schema.ModelCall, schema.Implementation
+    now = db.now(session)
     of_ideators = and_(
-        table.implementation_id.is_(None), table.started_at < clock() - LONGEST_IDEATOR_CALL
+        table.implementation_id.is_(None), table.started_at < now - LONGEST_IDEATOR_CALL
     )
     gone = select(work.id).where(
         work.finished_at.is_not(None),
-        or_(work.lease_expires_at.is_(None), work.lease_expires_at < db.now(session)),
+        or_(work.lease_expires_at.is_(None), work.lease_expires_at < now),
     )
     return interrupt(session, or_(table.implementation_id.in_(gone), of_ideators))
 
