@@ -138,7 +138,7 @@ def questions(count: int, size: int) -> list[IdeationRequest]:
             profile_notes=environment.profile_notes("tiny"),
             rules=environment.prompt(RULES),
             trajectories=ask.known,
-            positives=ask.positives,
+            parents=ask.parents,
             baseline=BASELINE,
         )
         for ask in asks
@@ -175,7 +175,7 @@ def message_prompts(asked: Sequence[IdeationRequest]) -> list[Prompt]:
 
 def _in_message(request: IdeationRequest) -> list[str]:
     exploits = request.operator == "exploit"
-    pool = sorted(request.positives, key=lambda t: -t.reward)
+    pool = sorted(request.parents, key=lambda t: -t.reward)
     if not exploits:
         pool = list(request.trajectories)
         random.Random(request.seed).shuffle(pool)

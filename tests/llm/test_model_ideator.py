@@ -157,7 +157,7 @@ def asked(request, **options):
 
 
 EXPLORE = replace(REQUEST, operator="explore", trajectories=PAST)
-EXPLOIT = replace(REQUEST, operator="exploit", trajectories=PAST, positives=PAST[1:])
+EXPLOIT = replace(REQUEST, operator="exploit", trajectories=PAST, parents=PAST[1:])
 
 
 def test_all_questions_of_an_epoch_begin_alike_and_the_next_epoch_adds_to_it():
@@ -215,7 +215,7 @@ def test_exploit_shows_the_best_first_with_diffs_and_reads_parents():
 
 def test_a_positive_that_the_sample_left_out_is_told_in_full():
     unseen = replace(PAST[5], id="exp_best", reward=9.0)
-    prompt = asked(replace(EXPLOIT, positives=(unseen,)))
+    prompt = asked(replace(EXPLOIT, parents=(unseen,)))
     assert "Past idea 5." in prompt.log[-1]
     assert "diff 5" in prompt.log[-1]
 
@@ -224,7 +224,7 @@ def test_only_as_many_positives_as_fit_are_shown_the_best_of_them():
     large = tuple(
         replace(PAST[1], id=f"exp_{i}", diff="x" * 3_900, reward=float(i)) for i in range(200)
     )
-    prompt = asked(replace(EXPLOIT, positives=large, trajectories=()), context_tokens=40_000)
+    prompt = asked(replace(EXPLOIT, parents=large, trajectories=()), context_tokens=40_000)
     assert "id exp_199," in prompt.log[-1]
     assert "id exp_100," not in prompt.log[-1]
 

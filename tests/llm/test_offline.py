@@ -109,7 +109,7 @@ def idea_with(knobs=None, recipes=()):
 @pytest.mark.parametrize("operator", ["seed", "explore", "exploit"])
 def test_ideas_pass_through_the_whole_path(operator):
     ideas = propose(
-        ideation(operator, 30, positives=(idea_with({"warmup": "20"}),)),
+        ideation(operator, 30, parents=(idea_with({"warmup": "20"}),)),
         misfit_share=0,
         crash_share=0,
     )
@@ -171,7 +171,7 @@ def test_ideas_repeat_only_when_nothing_is_left():
 
 def test_exploit_moves_to_a_neighbour():
     positive = idea_with({"learning_rate": "0.006"})
-    ideas = propose(ideation("exploit", 5, positives=(positive,), recipes=()))
+    ideas = propose(ideation("exploit", 5, parents=(positive,), recipes=()))
     seen = {settings(idea) for idea in ideas}
     assert Settings.of({"learning_rate": "0.01"}, set()) in seen
     assert Settings.of({"learning_rate": "0.006", "warmup": "0"}, set()) in seen
@@ -184,14 +184,14 @@ def test_exploit_moves_to_a_neighbour():
 def test_exploit_combines_two():
     one = replace(idea_with({"warmup": "20"}), id="exp_1", reward=3.0)
     two = replace(idea_with({}, ["square"]), id="exp_2")
-    ideas = propose(ideation("exploit", 12, positives=(one, two)))
+    ideas = propose(ideation("exploit", 12, parents=(one, two)))
     joined = [i for i in ideas if settings(i) == Settings.of({"warmup": "20"}, {"square"})]
     assert {frozenset(idea.parents) for idea in joined} == {frozenset({"exp_1", "exp_2"})}
 
 
 def test_exploit_of_ideas_it_cannot_read_draws_new_ones():
     foreign = replace(idea_with(), idea_text="[Experiment] Use more data [Code Changes] x [End]")
-    ideas = propose(ideation("exploit", 3, positives=(foreign,)))
+    ideas = propose(ideation("exploit", 3, parents=(foreign,)))
     assert [idea.parents for idea in ideas] == [(), (), ()]
 
 

@@ -84,11 +84,11 @@ def test_by_verdict_a_lucky_mean_is_not_built_on(verdict: str | None) -> None:
     better = replace(trajectory(1, 0.6), standing=standing("better"))
     by_verdict = Evolution(positives="verdict")
     exploit, _ = by_verdict.plan(Situation(1, 4, 3, (lucky, better), 0.5))
-    assert exploit.positives == (better,)
+    assert exploit.parents == (better,)
     (ask,) = by_verdict.plan(Situation(1, 4, 3, (lucky,), 0.5))
     assert (ask.operator, ask.count) == ("explore", 4)
     exploit, _ = Evolution().plan(Situation(1, 4, 3, (lucky, better), 0.5))
-    assert exploit.positives == (lucky, better)
+    assert exploit.parents == (lucky, better)
 
 
 def test_all_explore_while_nothing_beats_the_baseline() -> None:
@@ -98,8 +98,8 @@ def test_all_explore_while_nothing_beats_the_baseline() -> None:
 
 def test_exploitation_builds_on_exactly_what_beats_the_baseline_in_order() -> None:
     exploit, explore = Evolution().plan(situation(1, 10, [0.6, 0.5, 0.9, 0.0, 0.51]))
-    assert [t.position for t in exploit.positives] == [0, 2, 4]
-    assert explore.positives == ()
+    assert [t.position for t in exploit.parents] == [0, 2, 4]
+    assert explore.parents == ()
 
 
 def test_every_question_of_an_epoch_knows_the_same_oldest_first() -> None:
@@ -112,7 +112,7 @@ def test_a_failure_is_no_success_even_where_rewards_are_negative() -> None:
     bad = replace(trajectory(0, 0.0), state="failed", metric=None)
     good = trajectory(1, -0.5)
     asks = Evolution().plan(Situation(1, 4, 3, (bad, good), baseline_reward=-1.0))
-    assert [t.position for t in asks[0].positives] == [1]
+    assert [t.position for t in asks[0].parents] == [1]
     assert {t.position for t in asks[1].known} == {0, 1}
 
 
@@ -122,7 +122,7 @@ def test_what_was_measured_elsewhere_is_known_and_never_built_on(positives: str)
     other = replace(better, position=0, reward=0.9, elsewhere="measured on another version")
     strategy = Evolution(positives=positives)
     asks = strategy.plan(Situation(1, 4, 3, (other, better), baseline_reward=0.5))
-    assert [t.position for t in asks[0].positives] == [1]
+    assert [t.position for t in asks[0].parents] == [1]
     assert {t.position for t in asks[0].known} == {0, 1}
     (ask,) = strategy.plan(Situation(1, 4, 3, (other,), baseline_reward=0.5))
     assert ask.operator == "explore"
@@ -130,7 +130,7 @@ def test_what_was_measured_elsewhere_is_known_and_never_built_on(positives: str)
 
 def test_epoch_0_knows_what_the_search_was_told_of() -> None:
     (ask,) = Evolution().plan(Situation(0, 4, 3, (trajectory(0, 0.9),)))
-    assert (ask.operator, len(ask.known), ask.positives) == ("seed", 1, ())
+    assert (ask.operator, len(ask.known), ask.parents) == ("seed", 1, ())
 
 
 def test_the_same_situation_has_the_same_plan_and_other_seeds_differ() -> None:
@@ -150,7 +150,7 @@ def test_best_of_n_never_looks_at_results() -> None:
     strategy = open_strategy("best-of-n")
     assert not strategy.needs_baseline
     plans = [strategy.plan(situation(t, 6, [0.9, 0.1])) for t in (1, 2)]
-    assert [(a.operator, a.count, a.known) for p in plans for a in p] == [("seed", 6, ())] * 2
+    assert [(a.operator, a.count, a.parents) for p in plans for a in p] == [("seed", 6, ())] * 2
     assert plans[0][0].seed != plans[1][0].seed
 
 
@@ -165,7 +165,9 @@ def test_settings_are_kept_whole_and_checked() -> None:
 @pytest.mark.parametrize(
     ("name", "config"),
     [
-        ("greedy", {}),
+        ("annealing", {}),
+        ("greedy", {"top": 0}),
+        ("thompson", {"keep": 0}),
         ("evolution", {"sttart": 1}),
         ("evolution", {"start": 101}),
         ("evolution", {"every": 0}),

@@ -149,7 +149,7 @@ def test_a_retry_that_succeeded_is_what_later_epochs_are_shown() -> None:
     again = connect(service).experiments.retry(failed["id"])
     seen = Spy()
     drive(connect(service), search, seen)
-    (positive,) = {t.id: t for r in seen.requests for t in r.positives}.values()
+    (positive,) = {t.id: t for r in seen.requests for t in r.parents}.values()
     assert (positive.id, positive.epoch, positive.metric) == (again.id, 0, 2.0)
 
 

@@ -114,7 +114,7 @@ def test_comparable_results_are_built_on_and_those_from_elsewhere_are_not() -> N
     _, spy = searched(service, [near, far], epochs=2)
     exploit = next(r for r in spy.requests if r.operator == "exploit")
     near_ids, far_ids = ({e["id"] for e in service.experiments[b]} for b in (near, far))
-    built_on = {t.id for t in exploit.positives}
+    built_on = {t.id for t in exploit.parents}
     assert near_ids <= built_on
     assert not far_ids & built_on
     assert {t.elsewhere for t in exploit.trajectories if t.id in far_ids} == {

@@ -36,7 +36,10 @@ MAX_BASES = 32
 #: Characters of what a model thought before it wrote an idea.
 MAX_THINKING = 512 << 10
 
-Operator = Literal["seed", "exploit", "explore"]
+#: How an idea came about. `remeasure` is the code of an earlier experiment, on more seeds.
+Operator = Literal[
+    "seed", "exploit", "explore", "refine", "combine", "ablate", "rescue", "remeasure"
+]
 Sampling = Literal["staged", "paper"]
 Preflight = Literal["off", "compile", "smoke"]
 Novelty = Literal["allow", "warn", "skip"]

@@ -6,7 +6,8 @@ from typing import Literal, Protocol
 from assay.llm.interface import Completion, Prompt, Stop, Try
 from assay.llm.offline.knobs import Knob, Recipe
 
-Operator = Literal["seed", "explore", "exploit"]
+#: What an ideator is asked for. `seed`, `exploit` and `explore` are those of the paper (§4.1).
+Operator = Literal["seed", "explore", "exploit", "refine", "combine", "ablate", "rescue"]
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,15 @@ class Baseline:
 class Standing:
     """A result beside its baseline. `verdict` is a word of `assay.domain.verdicts.Verdict`.
 
-    `mismatch` names the facts in which a result that is not comparable differs.
+    `effect` is by how much the metric improves, positive in either direction, and
+    `standard_error` that of the effect; None where nothing tells them. `mismatch` names the facts
+    in which a result that is not comparable differs.
     """
 
     verdict: str
     baseline: Baseline
+    effect: float | None = None
+    standard_error: float | None = None
     mismatch: tuple[str, ...] = ()
 
 
@@ -43,7 +48,8 @@ class Trajectory:
     """The record of one experiment as an ideator sees it.
 
     `metric` is None without a valid result; `reward` is 0 then. `failure` says what went wrong.
-    `seconds` is the wall clock of training and evaluation. `source` says whose it is, empty for
+    `seconds` is the wall clock of training and evaluation. `codebase` is the hash of the code that
+    was measured. `source` says whose it is, empty for
     the search that asks; `elsewhere` says why its numbers cannot be compared with those of that
     search, empty if they can.
     """
@@ -63,6 +69,7 @@ class Trajectory:
     seconds: float | None = None
     standing: Standing | None = None
     curve: CurveEnd | None = None
+    codebase: str | None = None
     source: str = ""
     elsewhere: str = ""
 
@@ -71,8 +78,9 @@ class Trajectory:
 class IdeationRequest:
     """Ask for `count` ideas with one operator of the search (paper §4.1, algorithm 1).
 
-    `trajectories` are all that is known, oldest first, the same for every question of an epoch;
-    `positives` are those that beat the baseline, and exploit builds on them. `seed` comes from
+    `trajectories` are all that is known, oldest first, the same for every question of an epoch.
+    `parents` are those to build on: what beat the baseline if the operator is `exploit`, what
+    failed if it is `rescue`, none if the ideas are to be new. `seed` comes from
     `assay.domain.hashing.derive_seed`, so that an epoch that is asked for again gets the same
     answer offline. `sample_seed` is the same in all epochs: where not all trajectories fit into a
     prompt, it decides which do. `metric_goal` says which way the metric improves.
@@ -90,7 +98,7 @@ class IdeationRequest:
     knobs: tuple[Knob, ...] = ()
     recipes: tuple[Recipe, ...] = ()
     trajectories: tuple[Trajectory, ...] = ()
-    positives: tuple[Trajectory, ...] = ()
+    parents: tuple[Trajectory, ...] = ()
     metric_goal: str = ""
     profile: str = ""
     profile_notes: str = ""

@@ -65,7 +65,7 @@ def build(request: IdeationRequest, context: int, answer: int) -> Shown:
     if request.operator != "exploit":
         return Shown(block, log, logged)
     room -= sum(map(estimate_tokens, log))
-    own, built_on = _positives(request, {past.id for past in logged}, room)
+    own, built_on = _built_on(request, {past.id for past in logged}, room)
     known = {past.id: past for past in (*built_on, *logged)}
     return Shown(block, (*log, own) if own else log, tuple(known.values()))
 
@@ -122,7 +122,7 @@ def _log(request: IdeationRequest, limit: int) -> tuple[tuple[str, ...], tuple[T
     return (head, *parts), tuple(past[index] for index in taken)
 
 
-def _positives(
+def _built_on(
     request: IdeationRequest, logged: set[str], limit: int
 ) -> tuple[str, tuple[Trajectory, ...]]:
     """The part that says what to build on, and the trajectories in it: the best that fit."""
@@ -130,7 +130,7 @@ def _positives(
     texts: list[str] = []
     chosen: list[Trajectory] = []
     left = limit - estimate_tokens(prompts.template("ideator_positives"))
-    for past in sorted(request.positives, key=lambda t: (-t.reward, t.id)):
+    for past in sorted(request.parents, key=lambda t: (-t.reward, t.id)):
         known = past.id in logged
         text = recall(past, metric) if known else describe(past, metric, with_diff=True)
         left -= estimate_tokens(text) + 1

@@ -79,7 +79,7 @@ class Setting:
             ),
             recipes=tuple(recipe_of(declared) for declared in environment.recipes),
             trajectories=ask.known,
-            positives=ask.positives,
+            parents=ask.parents,
             metric_goal=_GOALS[environment.direction],
             profile=_described(profile) if profile else self.profile,
             profile_notes=profile.notes if profile else "",

@@ -1,18 +1,17 @@
-"""Execution-guided evolutionary search (paper §4.1, Algorithm 1), and best-of-N as its control."""
+"""Execution-guided evolutionary search (paper §4.1, Algorithm 1)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from assay.domain.errors import InvalidInput
-from assay.domain.hashing import derive_seed
-from assay.domain.states import ExperimentState
 from assay.domain.verdicts import Verdict
 from assay.search.plan import Ask, Situation
+from assay.search.positives import is_sound
+from assay.search.settings import check_whole, from_config, question_seed
 
-S = TypeVar("S")
 POSITIVES = ("mean", "verdict")
 
 
@@ -45,8 +44,8 @@ class Evolution:
 
     def __post_init__(self) -> None:
         for name in ("start", "step", "most"):
-            _check(name, getattr(self, name), 0, 100)
-        _check("every", self.every, 1, 10_000)
+            check_whole(name, getattr(self, name), 0, 100)
+        check_whole("every", self.every, 1, 10_000)
         if self.positives not in POSITIVES:
             raise InvalidInput.field(
                 "/config/positives",
@@ -56,7 +55,7 @@ class Evolution:
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Evolution:
         """Raises InvalidInput for unknown settings and values out of range."""
-        return _from_config(cls, config)
+        return from_config(cls, config)
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -73,6 +72,11 @@ class Evolution:
         """Every epoch builds on the results of those before."""
         return False
 
+    @property
+    def slots(self) -> int | None:
+        """It works in epochs."""
+        return None
+
     def exploit_percent(self, epoch: int) -> int:
         """a(t), in percent."""
         return min(self.start + self.step * (epoch // self.every), self.most)
@@ -81,12 +85,11 @@ class Evolution:
         """Lines 1 and 4-11 of Algorithm 1."""
         size, epoch, known = situation.batch_size, situation.epoch, situation.trajectories
         if epoch == 0:
-            return [Ask("seed", size, _seed(situation, "seed"), known)]
+            return [Ask("seed", size, question_seed(situation, "seed"), known)]
         if situation.baseline_reward is None:
             raise ValueError("the baseline must be measured before epoch 1")
         beta = situation.baseline_reward
-        # A failed idea has reward 0, which is above a baseline whose reward is negative.
-        sound = [t for t in known if t.state == ExperimentState.SUCCEEDED and not t.elsewhere]
+        sound = [past for past in known if is_sound(past)]
         if self.positives == "verdict":
             positive = tuple(
                 t for t in sound if t.standing and t.standing.verdict == Verdict.BETTER
@@ -96,56 +99,9 @@ class Evolution:
         exploit = self.exploit_percent(epoch) * size // 100 if positive else 0
         asks = []
         if exploit:
-            asks.append(Ask("exploit", exploit, _seed(situation, "exploit"), known, positive))
+            asks.append(
+                Ask("exploit", exploit, question_seed(situation, "exploit"), known, positive)
+            )
         if size - exploit:
-            asks.append(Ask("explore", size - exploit, _seed(situation, "explore"), known))
+            asks.append(Ask("explore", size - exploit, question_seed(situation, "explore"), known))
         return asks
-
-
-@dataclass(frozen=True)
-class BestOfN:
-    """New ideas in every epoch, without looking at results: the control of Algorithm 1 (§4.3)."""
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> BestOfN:
-        """Raises InvalidInput for any setting: there are none."""
-        return _from_config(cls, config)
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """No settings."""
-        return {}
-
-    @property
-    def needs_baseline(self) -> bool:
-        """Results are not looked at."""
-        return False
-
-    @property
-    def overlaps(self) -> bool:
-        """Results are not looked at."""
-        return True
-
-    def plan(self, situation: Situation) -> Sequence[Ask]:
-        """A whole batch of seeds."""
-        return [Ask("seed", situation.batch_size, _seed(situation, "seed"))]
-
-
-def _seed(situation: Situation, operator: str) -> int:
-    return derive_seed(situation.seed, situation.epoch, operator)
-
-
-def _check(name: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise InvalidInput.field(
-            f"/config/{name}", f"must be a whole number from {low} to {high}, not {value!r}"
-        )
-
-
-def _from_config(kind: type[S], config: Mapping[str, Any]) -> S:
-    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
-    for name in config:
-        if name not in known:
-            listed = ", ".join(sorted(known)) or "none"
-            raise InvalidInput.field(f"/config/{name}", f"unknown setting; known: {listed}")
-    return kind(**config)

@@ -28,7 +28,7 @@ from assay.search.calls import Ledger
 from assay.search.config import SearchConfig
 from assay.search.confirming import to_confirm
 from assay.search.pausing import FAILURES, SearchPaused, common_failure, pause_request
-from assay.search.plan import Ask, Situation
+from assay.search.plan import Ask, Remeasure, Situation
 from assay.search.strategy import open_strategy
 from assay.search.trajectories import TrajectoryReader
 from assay.search.warm_start import Here
@@ -298,6 +298,7 @@ class _Loop:
 
     def _store(self, number: int) -> EpochBody:
         asks = self._strategy.plan(self._situation(number))
+        assert not isinstance(asks, Remeasure), "only asynchronous strategies measure again"
         told = self._baseline if any(ask.known for ask in asks) else None
         self._observer.asking(number, asks)
         ideas = self._runner.run(self._ask(number, asks, told))

@@ -1,20 +1,29 @@
 """What a strategy is, and which there are.
 
-A strategy is pure: from what is known at the start of an epoch it decides what to ask an ideator
-for. It never sees the service or the ideator, so the same record gives the same questions.
+A strategy is pure: from what is known it decides what to ask an ideator for, or what to measure
+again. It never sees the service or the ideator, so the same record gives the same questions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from assay.contracts.batch import Operator
 from assay.domain.errors import InvalidInput
-from assay.search.evolution import BestOfN, Evolution
-from assay.search.plan import Ask, Situation
+from assay.search.controls import BestOfN, Greedy, Random
+from assay.search.evolution import Evolution
+from assay.search.plan import Ask, Decision, Remeasure, Situation
+from assay.search.thompson import Thompson
 
-__all__ = ["Ask", "Operator", "Situation", "Strategy", "open_strategy", "strategy_names"]
+__all__ = [
+    "Ask",
+    "Decision",
+    "Remeasure",
+    "Situation",
+    "Strategy",
+    "open_strategy",
+    "strategy_names",
+]
 
 
 class Strategy(Protocol):
@@ -35,14 +44,25 @@ class Strategy(Protocol):
         """Whether an epoch may be asked for while the one before runs: it looks at no results."""
         ...
 
-    def plan(self, situation: Situation) -> Sequence[Ask]:
-        """What to ask for now; the counts add up to the batch size."""
+    @property
+    def slots(self) -> int | None:
+        """How many experiments an asynchronous strategy keeps under way.
+
+        None: it works in epochs, and decides when all experiments of the one before have ended.
+        """
+        ...
+
+    def plan(self, situation: Situation) -> Decision:
+        """What to do now."""
         ...
 
 
 _STRATEGIES: dict[str, Callable[[Mapping[str, Any]], Strategy]] = {
     "evolution": Evolution.from_config,
     "best-of-n": BestOfN.from_config,
+    "random": Random.from_config,
+    "greedy": Greedy.from_config,
+    "thompson": Thompson.from_config,
 }
 
 

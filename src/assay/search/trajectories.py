@@ -119,6 +119,7 @@ class TrajectoryReader:
             seconds=experiment.seconds,
             standing=standing_of(compared) if compared else None,
             curve=self._curve(experiment),
+            codebase=experiment.codebase,
             source=source,
         )
 
@@ -140,7 +141,13 @@ class TrajectoryReader:
 def standing_of(compared: ComparisonBody) -> Standing:
     """A result beside its baseline, in the ideator's terms."""
     baseline = Baseline(compared.baseline_mean, compared.baseline_spread, compared.baseline_n)
-    return Standing(compared.verdict, baseline, tuple(compared.mismatch))
+    return Standing(
+        compared.verdict,
+        baseline,
+        compared.effect,
+        compared.standard_error,
+        tuple(compared.mismatch),
+    )
 
 
 def curve_end(points: Iterable[CurvePoint], metric: str, direction: Direction) -> CurveEnd | None:

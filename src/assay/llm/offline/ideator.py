@@ -53,9 +53,9 @@ class OfflineIdeator:
                 "ideator has nothing to draw from. Choose a model."
             )
         rng = random.Random(request.seed)
-        seen = (*request.trajectories, *request.positives)
+        seen = (*request.trajectories, *request.parents)
         tried = {Settings.read(past.idea_text) or Settings() for past in seen}
-        readable = _readable(space, request.positives)
+        readable = _readable(space, request.parents)
         ideas: list[ProposedIdea] = []
         for _ in range(request.count):
             if request.operator == "exploit":
@@ -94,12 +94,10 @@ def _failing(
     return next((s for s in candidates if space.is_new(s, tried)), alone)
 
 
-def _readable(
-    space: Space, positives: tuple[Trajectory, ...]
-) -> list[tuple[Trajectory, Settings]]:
+def _readable(space: Space, parents: tuple[Trajectory, ...]) -> list[tuple[Trajectory, Settings]]:
     """Positives whose settings can be read back, best first."""
     found = []
-    for past in sorted(positives, key=lambda t: (-t.reward, t.id)):
+    for past in sorted(parents, key=lambda t: (-t.reward, t.id)):
         settings = Settings.read(past.idea_text)
         if settings is not None and space.knows(settings):
             found.append((past, settings))
