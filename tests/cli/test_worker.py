@@ -71,6 +71,14 @@ def test_a_list_warns_where_results_are_not_compared(cli: Cli) -> None:
     assert "torch" in text
 
 
+def test_a_list_says_where_an_operator_takes_them_for_equal(cli: Cli) -> None:
+    cli.service.worker = told("one")
+    there = {"environment": "toy@1", "profile": "tiny", "equals": "cnd_one"}
+    cli.service.more_workers = [told("two", name="other", declared=[there])]
+    said = " ".join(cli("worker", "list").err.split())
+    assert "are not compared, except in toy@1, tiny: held_out_key: one and two" in said
+
+
 def test_a_worker_is_shown_with_its_gpus_and_what_it_does_not_guarantee(cli: Cli) -> None:
     cli.service.worker = {
         "gpus": 1,

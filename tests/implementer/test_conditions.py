@@ -19,6 +19,7 @@ from services.implementer.app import create_app
 from services.implementer.context import Context
 from services.implementer.settings import ImplementerSettings
 from tests.implementer.conftest import batch
+from tests.implementer.test_epochs import new_search, put
 from tests.storage.lifecycle import World
 from tests.support.databases import sqlite_database
 
@@ -80,6 +81,23 @@ def test_a_batch_says_under_which_conditions_it_is_measured(
     assert wrong.json()["errors"][0]["pointer"] == "/conditions"
 
 
+def test_a_search_is_measured_under_the_conditions_it_names(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    api, _ = opened(tmp_path, catalog, INFO, INFO | {"torch": "2.8.1"})
+    most, other = (each["conditions"] for each in api.get("/v1/workers").json()["data"])
+    search = new_search(api, conditions=other)
+    assert api.get(f"/v1/searches/{search}").json()["conditions"] == other
+    assert put(api, search, 0).status_code == 201
+    batch = api.post(f"/v1/searches/{search}/epochs/0/batch").json()
+    assert batch["conditions"] == other != most
+    body = {"environment": "count", "profile": "tiny", "strategy": "s", "epochs": 1}
+    body |= {"batch_size": 1, "conditions": "cnd_none"}
+    wrong = api.post("/v1/searches", json=body)
+    assert (wrong.status_code, wrong.json()["code"]) == (422, "unknown_conditions")
+    assert wrong.json()["errors"][0]["pointer"] == "/conditions"
+
+
 def test_what_is_equal_is_declared_with_evidence(tmp_path: Path, catalog: Catalog) -> None:
     api, _ = opened(tmp_path, catalog, INFO, INFO | {"torch": "2.8.1"})
     most, other = (each["conditions"] for each in api.get("/v1/workers").json()["data"])
@@ -90,6 +108,30 @@ def test_what_is_equal_is_declared_with_evidence(tmp_path: Path, catalog: Catalo
     assert "assay env calibrate" in refused.json()["detail"]
     unknown = api.post("/v1/environments/count/conditions", json=body | {"equals": "cnd_none"})
     assert unknown.status_code == 404
+    known = api.get("/v1/environments/count/conditions", params={"profile": "tiny"})
+    assert known.json()["data"] == []
+
+
+def test_a_declaration_is_shown_on_workers_and_can_be_taken_back(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    api, world = opened(tmp_path, catalog, INFO, INFO | {"torch": "2.8.1"})
+    most, other = (each["conditions"] for each in api.get("/v1/workers").json()["data"])
+    with world.db.write() as session:
+        now = world.db.now(session)
+        states = {other: Equality.EQUAL}
+        equivalences.add(session, world.environment, "tiny", most, states, now)
+        where = (world.environment, "tiny", other)
+        session.get_one(schema.Equivalence, where).declared_by = "me"
+    declared = {each["name"]: each["declared"] for each in api.get("/v1/workers").json()["data"]}
+    there = {"environment": world.environment, "profile": "tiny", "equals": most}
+    assert declared == {"w": [], "w0": [there]}
+    body = {"profile": "tiny", "conditions": other}
+    path = "/v1/environments/count/conditions/separate"
+    taken = api.post(path, json=body)
+    assert (taken.status_code, taken.json()["equals"]) == (200, most), taken.text
+    again = api.post(path, json=body)
+    assert (again.status_code, again.json()["code"]) == (404, "not_found")
     known = api.get("/v1/environments/count/conditions", params={"profile": "tiny"})
     assert known.json()["data"] == []
 

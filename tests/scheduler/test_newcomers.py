@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import inspect, select, update
 
 from assay.domain.conditions import Conditions
-from assay.domain.errors import Conflict, InvalidInput
+from assay.domain.errors import Conflict, InvalidInput, NotFound
 from assay.domain.failure_codes import Failure, FailureCode
 from assay.domain.metrics import Direction
 from assay.domain.states import AttemptState, FailureStage, MeasurementState
@@ -21,6 +21,7 @@ from assay.storage import (
     equivalences,
     measurements,
     schema,
+    statistics,
     waiting,
     workers,
 )
@@ -340,6 +341,63 @@ def test_conditions_whose_baselines_differ_are_declared_equal_only_on_demand(
         assert session.get(schema.Equivalence, (environment.id, "tiny", ids[0])) is None
         row = equivalences.declare(*what, despite_difference=True)
         assert (row.state, row.evidence["agrees"]) == ("equal", False)
+
+
+def test_what_was_declared_can_be_taken_back(world: World) -> None:
+    """The host is new again, and the controls that it has measured decide again."""
+    cluster = Cluster(world)
+    mine = pinned(world)
+    world.submit("one", on=mine, baseline_seeds=5)
+    cluster.run()
+    odd = cluster.add(world.another("odd", info=INFO | {"driver": "999"}), shift=2.0)
+    apart = narrow(driver="999")
+    world.submit("two", on=mine, baseline_seeds=6)
+    cluster.run()
+    with world.db.write() as session:
+        environment = get(session, schema.Environment, world.environment, "environment")
+        what = (session, environment, "tiny", Direction.MINIMIZE, [apart, mine.id], "me")
+        equivalences.declare(*what, world.db.now(session), despite_difference=True)
+    assert pinned(world).ids == (mine.id, apart)
+    with world.db.write() as session:
+        row = equivalences.withdraw(session, world.environment, "tiny", apart)
+        assert (row.conditions_id, row.equals_id) == (apart, mine.id)
+        with pytest.raises(NotFound, match="no operator declared"):
+            equivalences.withdraw(session, world.environment, "tiny", apart)
+    number = len(cluster.ran)
+    world.submit("three", on=mine, baseline_seeds=20)
+    cluster.run()
+    assert equality(world, apart) == Equality.DIFFERENT
+    assert len(cluster.ran) > number
+    assert odd.name not in {name for name, *_ in cluster.ran[number:]}, "its controls are there"
+
+
+def test_what_controls_decided_is_not_an_operators_to_take_back(world: World) -> None:
+    cluster = Cluster(world)
+    world.submit("one", on=pinned(world), baseline_seeds=3)
+    cluster.run()
+    with world.db.write() as session, pytest.raises(NotFound):
+        equivalences.withdraw(session, world.environment, "tiny", narrow())
+    assert equality(world, narrow()) == Equality.FIRST
+
+
+def test_controls_of_a_host_that_is_gone_are_no_backlog(world: World) -> None:
+    cluster = Cluster(world)
+    world.submit("one", on=pinned(world), baseline_seeds=3)
+    cluster.run()
+    gone = world.another("gone", info=INFO | {"driver": "999"})
+    batch = world.submit("two", on=pinned(world), baseline_seeds=4)
+    cluster.scheduler.tick()
+    assert equality(world, narrow(driver="999")) == Equality.PENDING
+    with world.db.write() as session:
+        workers.remove(world.db, session, gone.worker)
+    cluster.run()
+    world.implement(world.experiments(batch)[0].id, "b = 1\n")
+    with world.db.read() as session:
+        table = schema.Measurement
+        queued = session.scalars(select(table.kind).where(table.state == "queued")).all()
+        backlog = statistics.present(world.db, session).queue
+    assert sorted(queued) == ["control", "control", "control", "score"]
+    assert sum(each.measurements for each in backlog) == 1
 
 
 def test_other_data_cannot_be_declared_equal(world: World) -> None:

@@ -215,6 +215,7 @@ class FakeService:
             ("GET", "/v1/measurements", lambda r: page(self.measurements, r)),
             ("GET", f"/v1/measurements/{id_}", lambda r, m: ok(self._known_measurement(m))),
             ("POST", f"/v1/measurements/{id_}/retry", self._retry_measurement),
+            ("GET", "/v1/conditions", lambda r: page(CONDITIONS, r)),
             ("GET", "/v1/workers", lambda r: page(self._workers(), r)),
             ("GET", "/v1/workers/(here|wrk_1)", lambda r, w: ok(WORKER | self.worker)),
             ("POST", "/v1/workers/(here|wrk_1)/(cordon|uncordon|remove)", self._change_worker),
@@ -691,6 +692,10 @@ class FakeService:
         return ok(self._batch(epoch["batch"]), 202)
 
 
+CONDITIONS = [
+    {"id": id_, "hardware_class": "cpu-fake", "facts": {}, "workers": [], "created_at": NOW}
+    for id_ in ("cnd_0123456789abcdef", "cnd_01ff456789abcdef")
+]
 WORKER = {
     "id": "wrk_1", "name": "here", "state": "active", "cpus": 2, "gpus": 0,
     "memory_bytes": 1 << 30, "hardware_class": "cpu-fake", "sandbox": "subprocess",

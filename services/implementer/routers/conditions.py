@@ -10,7 +10,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from assay.contracts.base import Name, Page
-from assay.contracts.conditions import ConditionsBody, EquivalenceBody, EquivalenceRequest
+from assay.contracts.conditions import (
+    ConditionsBody,
+    EquivalenceBody,
+    EquivalenceRequest,
+    SeparationRequest,
+)
 from assay.domain.conditions import differences
 from assay.domain.states import WorkerState
 from assay.storage import conditions, equivalences, schema
@@ -99,6 +104,19 @@ def equate(
             context.db.now(session),
             despite_difference=request.despite_difference,
         )
+        return _equivalence_body(session, row)
+
+
+@router.post("/environments/{name}/conditions/separate", dependencies=[Depends(get_administrator)])
+def separate(name: NamePath, request: SeparationRequest, context: ContextDep) -> EquivalenceBody:
+    """Take back that conditions were declared equal; returns what was declared.
+
+    Results that were measured in between stay with those of the other conditions.
+    """
+    environment = context.environments.get(name)
+    environment.profile(request.profile)
+    with context.write() as session:
+        row = equivalences.withdraw(session, environment.id, request.profile, request.conditions)
         return _equivalence_body(session, row)
 
 

@@ -86,6 +86,9 @@ def create(
     if request.driver == "service":
         ideators.check(context, request.strategy, request.ideator, request.config)
     submission.check_search_caps(context, request, owner)
+    if request.conditions is not None:
+        with context.db.read() as session:
+            conditions.class_of(session, request.conditions, request.hardware_class)
     base = bases.resolve(context, environment, request.base, owner)
     environment_id = submission.register(context, environment)
 
@@ -465,6 +468,7 @@ def submit_epoch(
             environment.manifest,
             search.profile,
             search.hardware_class,
+            search.conditions_id,
             isolated=needs_sandbox(
                 session,
                 search.executor,

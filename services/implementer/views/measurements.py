@@ -25,7 +25,13 @@ from assay.contracts.search import (
     PauseBody,
     SearchBody,
 )
-from assay.contracts.worker import ApartBody, Device, DeviceTrouble, WorkerBody
+from assay.contracts.worker import (
+    ApartBody,
+    DeclaredBody,
+    Device,
+    DeviceTrouble,
+    WorkerBody,
+)
 from assay.domain.metrics import Direction, is_better
 from assay.domain.rounding import shown_metrics, shown_provenance, shown_rescore, whole
 from assay.domain.states import MeasurementKind
@@ -176,6 +182,14 @@ def _apart(session: Session, row: schema.Worker) -> list[ApartBody]:
     return found
 
 
+def _declared(session: Session, conditions_id: str) -> list[DeclaredBody]:
+    return [
+        DeclaredBody(environment=each.environment_id, profile=each.profile, equals=each.equals_id)
+        for each in equivalences.declared(session)
+        if each.conditions_id == conditions_id
+    ]
+
+
 def worker_body(session: Session, row: schema.Worker) -> WorkerBody:
     """A worker and the attempts whose resources it holds."""
     held = session.scalars(
@@ -200,6 +214,7 @@ def worker_body(session: Session, row: schema.Worker) -> WorkerBody:
         facts=facts.deciding,
         recorded=facts.recorded,
         apart=_apart(session, row),
+        declared=_declared(session, facts.wide),
         sandbox=row.sandbox,
         isolated=row.isolated,
         guarantees=row.guarantees,
@@ -280,6 +295,7 @@ def _search_body(
         ideator=row.ideator,
         executor=row.executor,
         hardware_class=row.hardware_class,
+        conditions=row.conditions_id,
         base=base_body(row),
         config=row.config,
         caps=caps.spending_of(row),

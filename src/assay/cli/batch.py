@@ -19,6 +19,7 @@ from assay.cli.command import (
     Yes,
     cancel_one,
     command,
+    full_conditions,
     full_id,
     root,
 )
@@ -100,10 +101,11 @@ def submit(
         allow_unisolated=allow_unisolated,
         again=again,
     )
-    where = {"hardware_class": hardware_class, "conditions": conditions, "base": base}
+    where = {"hardware_class": hardware_class, "base": base}
     request = _request(file, env, profile, executor, where, options)
     out = root(context).output(as_json)
     with root(context).client() as client:
+        request.conditions = full_conditions(client, conditions)
         if dry_run:
             _check(client, out, request)
             return
@@ -137,7 +139,6 @@ def _request(
         executor=executor,
         options=options,
         hardware_class=where["hardware_class"],
-        conditions=where["conditions"],
         base=where["base"],
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -170,6 +171,8 @@ class _HasId(Protocol):
 
 #: Letters and digits of an id after its prefix.
 _ID_LENGTH = 26
+#: That of conditions follows from their facts.
+_WHOLE_CONDITIONS = re.compile("cnd_[0-9a-f]{16}")
 #: How many of the newest are looked through for a shortened id.
 _SEARCHED = 2000
 
@@ -193,6 +196,16 @@ def full_id(given: str, known: Iterable[_HasId]) -> str:
         listed = ", ".join(matches[:8]) + (", …" if len(matches) > 8 else "")
         raise Ambiguous(f"{given!r} could be {listed}")
     return matches[0]
+
+
+def full_conditions(client: Client, given: str | None) -> str | None:
+    """The id of conditions that `given` means; a whole id is left to the service to know.
+
+    Raises NotFound and Ambiguous as `full_id` does.
+    """
+    if given is None or _WHOLE_CONDITIONS.fullmatch(given):
+        return given
+    return full_id(given, client.conditions.list())
 
 
 def confirm(out: Output, question: str, yes: bool) -> None:

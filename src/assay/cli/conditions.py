@@ -109,6 +109,37 @@ def equate(
         body.conditions,
         f"{body.conditions} is taken for equal to {body.equals} for {body.environment}, "
         f"{body.profile}, from now on. Their baselines {agrees}: "
-        f"{_evidence(body.evidence, None)}.",
+        f"{_evidence(body.evidence, None)}.\n"
+        f"Take it back with: assay conditions separate {body.conditions} --env {env} --profile "
+        f"{profile}",
+        detail=body,
+    )
+
+
+@app.command()
+@command
+def separate(
+    context: typer.Context,
+    conditions: Id,
+    env: opt.Environment,
+    profile: opt.Profile,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take back what `equate` declared.
+    Example: assay conditions separate cnd_1 --env nanogpt --profile tiny"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        conditions = full_id(conditions, client.conditions.list())
+        if dry_run:
+            message = f"would no longer take {conditions} for equal to others for {env}, {profile}"
+            out.changed(conditions, message, dry_run=True)
+            return
+        body = client.environments.separate(env, profile, conditions)
+    out.changed(
+        body.conditions,
+        f"{body.conditions} is no longer taken for equal to {body.equals} for "
+        f"{body.environment}, {body.profile}. What was measured in between stays with the results "
+        f"of {body.equals}.",
         detail=body,
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay.cli import options as opt
-from assay.cli.command import FAILED, AsJson, DryRun, command, full_id, root
+from assay.cli.command import FAILED, AsJson, DryRun, command, full_conditions, full_id, root
 from assay.domain.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def calibrate(
             profile,
             range(number),
             hardware_class,
-            conditions,
+            full_conditions(client, conditions),
             timeout,
             again=again,
         )
@@ -263,7 +263,8 @@ def power(
     out = root(context).output(as_json)
     with root(context).client() as client:
         environment = client.environments.get(name)
-        where = {"hardware_class": hardware_class, "conditions": conditions}
+        on = full_conditions(client, conditions)
+        where = {"hardware_class": hardware_class, "conditions": on}
         found = client.environments.baseline(name, profile, **where)
         fit = client.environments.fit(name, profile, **where)
     baseline = as_compared(found, environment)
@@ -299,8 +300,9 @@ def fit(
             message = f"would fit {name}, {profile}, and change its verdicts"
             out.changed(name, message, dry_run=True)
             return
+        on = full_conditions(client, conditions)
         made = client.environments.refit(
-            name, profile, hardware_class=hardware_class, conditions=conditions
+            name, profile, hardware_class=hardware_class, conditions=on
         )
     message = (
         f"fit {made.number} of {name}, {profile}, to {made.codebases} codebases: they vary "

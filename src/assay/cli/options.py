@@ -25,7 +25,10 @@ Ideator = Annotated[str, typer.Option(help=_MODEL.format("proposes ideas"))]
 HardwareClass = Annotated[str | None, typer.Option(help="What to measure on.")]
 Conditions = Annotated[
     str | None,
-    typer.Option(help="Under which conditions; by default those of most live capacity."),
+    typer.Option(
+        help="Under which conditions, as `assay conditions list`; by default those of most live "
+        "capacity."
+    ),
 ]
 Base = Annotated[
     str | None,

@@ -19,6 +19,7 @@ from assay.cli.command import (
     Yes,
     cancel_one,
     command,
+    full_conditions,
     full_id,
     report,
     root,
@@ -67,6 +68,7 @@ def start(
     executor: opt.Executor = "offline:literal",
     base: opt.Base = None,
     hardware_class: opt.HardwareClass = None,
+    conditions: opt.Conditions = None,
     samples: opt.Samples = 10,
     revisions: opt.Revisions = 2,
     sampling: opt.Sampling = "staged",
@@ -149,6 +151,7 @@ def start(
         max_cost=max_cost, max_ideator_cost=max_ideator_cost, max_executor_cost=max_executor_cost
     )
     request.caps.max_gpu_hours, request.base = options.max_gpu_hours, base
+    request.conditions = conditions
     request.driver = "service" if detach else "client"
     if detach:
         _refuse_folders(record, replay)
@@ -259,6 +262,7 @@ def _start(
     with root(context).client() as client:
         config = _with_sources(client, config, request.environment)
         request.config = config.record()
+        request.conditions = full_conditions(client, request.conditions)
         _check_runs(client, out, request, config)
         if dry_run:
             target = client.environments.get(request.environment).id
@@ -478,6 +482,7 @@ def _check_runs(client: Client, out: Output, request: SearchRequest, config: Sea
         executor=request.executor,
         ideator=request.ideator,
         hardware_class=request.hardware_class,
+        conditions=request.conditions,
         base=request.base,
         options=config.options.model_copy(update={"novelty": "allow"}),
     )

@@ -91,11 +91,25 @@ def _not_compared(workers: list[WorkerBody]) -> list[str]:
         first, *others = sets.values()
         for other in others:
             differ = "; ".join(differences(first[0].facts, other[0].facts))
+            but = "; ".join(_taken_for_equal(first[0], other[0]))
             said.append(
                 f"warning: results of {_names(first)} and of {_names(other)} ({name}) are not "
-                f"compared: {differ}{_remedy(differ)}"
+                f"compared{f', except in {but}' if but else ''}: {differ}{_remedy(differ)}"
             )
     return said
+
+
+def _taken_for_equal(one: WorkerBody, other: WorkerBody) -> list[str]:
+    """Environments and profiles where an operator takes the conditions of both for equal."""
+    mine, theirs = (
+        {f"{each.environment}, {each.profile}": each.equals for each in worker.declared}
+        for worker in (one, other)
+    )
+    return [
+        setting
+        for setting in sorted(mine.keys() | theirs.keys())
+        if mine.get(setting, one.conditions) == theirs.get(setting, other.conditions)
+    ]
 
 
 def _names(workers: list[WorkerBody]) -> str:

@@ -152,6 +152,18 @@ class Environments(Group):
             self._http.request("POST", path, body=body).content
         )
 
+    def separate(self, name: str, profile: str, conditions: str) -> EquivalenceBody:
+        """Take back that conditions were declared equal to others. Returns what was declared.
+
+        Raises:
+            NotFound: no operator declared anything of them.
+        """
+        path = f"{self.path}/{segment(name)}/conditions/separate"
+        body = {"profile": profile, "conditions": conditions}
+        return EquivalenceBody.model_validate_json(
+            self._http.request("POST", path, body=body).content
+        )
+
 
 def _where(profile: str, hardware_class: str | None, conditions: str | None) -> dict[str, str]:
     """The profile, and what to measure on where that is named."""

@@ -42,6 +42,13 @@ class EquivalenceBody(Resource):
     decided_at: datetime | None
 
 
+class SeparationRequest(Request):
+    """Take back that conditions were declared equal to others."""
+
+    profile: Name
+    conditions: ShortName
+
+
 class EquivalenceRequest(Request):
     """Take conditions for equal to others. Baselines of both must be measured."""
 

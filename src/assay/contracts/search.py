@@ -65,6 +65,11 @@ class SearchRequest(Request):
     ideator: Name = "offline:ideator"
     executor: Name = "offline:literal"
     hardware_class: ShortName | None = None
+    conditions: ShortName | None = Field(
+        None,
+        description="Under which conditions all epochs are measured (`GET /v1/conditions`); by "
+        "default those of most live capacity when the first one is submitted.",
+    )
     base: ShortName | None = Field(
         None, description="What the ideas of all epochs change, as in a batch."
     )
@@ -269,6 +274,9 @@ class SearchBody(Resource):
     ideator: str
     executor: str
     hardware_class: str | None
+    conditions: str | None = Field(
+        None, description="Those that were asked for; those in use are the ones of its batches."
+    )
     base: BaseBody | None = Field(
         None, description="What its ideas change; null for the environment's own codebase."
     )

@@ -108,6 +108,14 @@ class ApartBody(Resource):
     )
 
 
+class DeclaredBody(Resource):
+    """An environment and profile where a worker's conditions were declared equal to others."""
+
+    environment: str
+    profile: str
+    equals: str = Field(description="The other conditions.")
+
+
 class WorkerBody(Resource):
     """A worker as the API shows it."""
 
@@ -128,6 +136,9 @@ class WorkerBody(Resource):
     )
     apart: list[ApartBody] = Field(
         [], description="Where it does not measure under these conditions."
+    )
+    declared: list[DeclaredBody] = Field(
+        [], description="Where an operator takes these conditions for equal to others."
     )
     sandbox: str
     isolated: bool

@@ -371,7 +371,10 @@ class _Loop:
             on = self._batches[0]
         else:
             on = self._client.environments.baseline(
-                search.environment, search.profile, hardware_class=search.hardware_class
+                search.environment,
+                search.profile,
+                hardware_class=search.hardware_class,
+                conditions=search.conditions,
             )
         return Here(search.environment, search.profile, on.hardware_class, on.conditions)
 

@@ -105,6 +105,29 @@ def of_search(session: Session, search_id: str) -> Conditions | None:
     return None if first is None else of_batch(session, first)
 
 
+def class_of(session: Session, conditions: str, asked: str | None) -> str:
+    """The hardware class of conditions, which is the one `asked` for.
+
+    Raises:
+        InvalidInput: the conditions are unknown, or of another class than asked for.
+    """
+    row = session.get(schema.ConditionSet, conditions)
+    if row is None:
+        raise InvalidInput.field(
+            "/conditions",
+            f"{conditions!r} is unknown; `assay conditions list` shows those that were recorded",
+            "unknown_conditions",
+        )
+    if asked is not None and row.hardware_class != asked:
+        raise InvalidInput.field(
+            "/conditions",
+            f"{conditions!r} is of hardware class {row.hardware_class}, not {asked}; name one of "
+            "them alone",
+            "unknown_conditions",
+        )
+    return row.hardware_class
+
+
 def choose(
     session: Session,
     environment_id: str,
@@ -127,7 +150,7 @@ def choose(
             needs isolation and no live worker that fits offers it.
     """
     if conditions is not None:
-        hardware_class = _class_of(session, conditions, hardware_class)
+        hardware_class = class_of(session, conditions, hardware_class)
     need = manifest.profiles[profile]
     fitting = [
         worker
@@ -197,24 +220,6 @@ def _live(session: Session, need: Profile) -> Sequence[schema.Worker]:
             table.memory_bytes >= need.memory_bytes,
         )
     ).all()
-
-
-def _class_of(session: Session, conditions: str, asked: str | None) -> str:
-    row = session.get(schema.ConditionSet, conditions)
-    if row is None:
-        raise InvalidInput.field(
-            "/conditions",
-            f"{conditions!r} is unknown; `assay conditions list` shows those that were recorded",
-            "unknown_conditions",
-        )
-    if asked is not None and row.hardware_class != asked:
-        raise InvalidInput.field(
-            "/conditions",
-            f"{conditions!r} is of hardware class {row.hardware_class}, not {asked}; name one of "
-            "them alone",
-            "unknown_conditions",
-        )
-    return row.hardware_class
 
 
 def _latest(session: Session, environment_id: str, profile: str, hardware_class: str) -> str:

@@ -27,7 +27,7 @@ from assay.domain.conditions import (
     HostFacts,
     differences,
 )
-from assay.domain.errors import Conflict
+from assay.domain.errors import Conflict, NotFound
 from assay.domain.failure_codes import rules_of_stored
 from assay.domain.metrics import Direction
 from assay.domain.rounding import shown, shown_or_none
@@ -447,3 +447,35 @@ def declare(
     _decided(row, now, equal=True, evidence=found.evidence | {"agrees": found.equal})
     session.flush()
     return row
+
+
+def withdraw(
+    session: Session, environment_id: str, profile: str, conditions: str
+) -> schema.Equivalence:
+    """Take back what an operator declared of these conditions. Returns the row that was removed.
+
+    Hosts that the scheduler had decided about are new to it again, and their controls count.
+
+    Raises:
+        NotFound: nothing was declared of them.
+    """
+    row = session.get(
+        schema.Equivalence, (environment_id, profile, conditions), with_for_update=True
+    )
+    if row is None or row.declared_by is None:
+        raise NotFound(
+            f"no operator declared {conditions} equal to others for {environment_id}, {profile}"
+        )
+    session.delete(row)
+    session.flush()
+    return row
+
+
+def declared(session: Session) -> Sequence[schema.Equivalence]:
+    """The rows that operators declared."""
+    table = schema.Equivalence
+    return session.scalars(
+        select(table)
+        .where(table.declared_by.is_not(None))
+        .order_by(table.environment_id, table.profile, table.conditions_id)
+    ).all()

@@ -70,6 +70,7 @@ def create(
         ideator=request.ideator,
         executor=request.executor,
         hardware_class=request.hardware_class,
+        conditions_id=request.conditions,
         base_id=base and base.codebase,
         base=base and base.name,
         config=request.config,

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from assay.domain.states import LIVE_ATTEMPT, AttemptState, MeasurementState, WorkerState
-from assay.storage import schema
+from assay.storage import equivalences, schema
 from assay.storage.database import Database
 from assay.storage.types import epoch
 
@@ -146,21 +146,32 @@ def _by_state(session: Session, state: Any, *where: ColumnElement[bool]) -> dict
 
 
 def _queue(session: Session, now: datetime) -> list[Waiting]:
-    """By shape alone, which the index of the queue answers; shapes are few."""
+    """By shape alone, which the index of the queue answers; shapes are few.
+
+    Controls that decide about a host are left out: if the host is gone, they wait until it comes
+    back, and no batch waits with them.
+    """
     table = schema.Measurement
     rows = session.execute(
         select(table.shape_id, func.count(), func.min(table.queued_at))
         .where(table.state == MeasurementState.QUEUED.value)
         .group_by(table.shape_id)
     ).all()
-    sizes = {
-        row.id: Size(row.hardware_class, row.gpus, row.cpus)
-        for row in session.scalars(
-            select(schema.Shape).where(schema.Shape.id.in_([r[0] for r in rows if r[0]]))
-        )
+    shapes = session.scalars(
+        select(schema.Shape).where(schema.Shape.id.in_([r[0] for r in rows if r[0]]))
+    ).all()
+    sizes = {row.id: Size(row.hardware_class, row.gpus, row.cpus) for row in shapes}
+    pending = {
+        (row.environment_id, row.profile, row.conditions_id)
+        for row in equivalences.pending(session)
+    }
+    controls = {
+        row.id for row in shapes if (row.environment_id, row.profile, row.conditions_id) in pending
     }
     found: dict[Size, tuple[int, datetime]] = {}
     for shape, count, oldest in rows:
+        if shape in controls:
+            continue
         size = sizes.get(shape or "", Size("unknown", 0, 0))
         before, since = found.get(size, (0, oldest))
         found[size] = before + count, min(since, oldest)

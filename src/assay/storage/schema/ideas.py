@@ -104,6 +104,8 @@ class Search(Base):
     ideator: Mapped[str] = mapped_column(String(256))
     executor: Mapped[str] = mapped_column(String(256))
     hardware_class: Mapped[str | None] = mapped_column(Id)
+    #: Those asked for; without any, the first batch decides.
+    conditions_id: Mapped[str | None] = mapped_column(Id)
     #: As of an idea: what the ideas of its epochs change, unless they have a base of their own.
     base_id: Mapped[str | None] = mapped_column(Id)
     base: Mapped[str | None] = mapped_column(Id)
