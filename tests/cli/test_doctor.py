@@ -21,7 +21,7 @@ def test_doctor_looks_at_everything_and_shows_no_key(
     found = {f["check"]: f for f in answer.json["data"]["findings"]}
     assert set(found) == {
         "python", "torch", "sandbox", "disk", "ANTHROPIC_API_KEY", "OPENAI_API_KEY",
-        "environments", "data folder", "service", "port 8000",
+        "environments", "data folder", "service", "conditions", "port 8000",
     }  # fmt: skip
     assert found["ANTHROPIC_API_KEY"]["state"] == "ok"
     assert found["OPENAI_API_KEY"]["state"] == "note"
@@ -33,6 +33,24 @@ def test_doctor_looks_at_everything_and_shows_no_key(
     }
     text = cli("doctor")
     assert "very-secret" not in answer.out + text.out + text.err
+
+
+def test_doctor_says_which_workers_results_are_not_compared(cli: Cli) -> None:
+    facts = {"hardware_class": "cpu-fake", "torch": "2.9"}
+    cli.service.worker = {"conditions": "cnd_1", "facts": facts}
+    other = {"name": "old", "conditions": "cnd_2", "facts": facts | {"torch": "2.8"}}
+    assert _conditions(cli)["state"] == "ok"
+    cli.service.more_workers = [other]
+    found = _conditions(cli)
+    assert found["detail"] == "cnd_1 (cpu-fake): 1 worker; cnd_2 (cpu-fake): 1 worker"
+    assert found["state"] == "note"
+    assert "torch: 2.9 and 2.8" in found["remedy"]
+
+
+def _conditions(cli: Cli) -> dict[str, str]:
+    findings = cli("doctor", "--json").json["data"]["findings"]
+    found: dict[str, str] = next(f for f in findings if f["check"] == "conditions")
+    return found
 
 
 def test_doctor_fails_only_for_what_is_needed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

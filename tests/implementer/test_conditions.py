@@ -70,6 +70,8 @@ def test_a_batch_says_under_which_conditions_it_is_measured(
     assert body.json()["conditions"] == most
     named = api.post("/v1/batches", json=batch("two", conditions=other)).json()
     assert named["conditions"] == other
+    (experiment,) = api.get("/v1/experiments", params={"batch": named["id"]}).json()["data"]
+    assert (experiment["hardware_class"], experiment["conditions"]) == ("cpu", other)
     measurements = api.get("/v1/measurements", params={"environment": "count"}).json()["data"]
     assert {each["conditions"] for each in measurements} == {most, other}
     query = {"profile": "tiny", "conditions": other}

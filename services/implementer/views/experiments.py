@@ -237,6 +237,8 @@ def _body(row: schema.Experiment, compared: _Compared, related: _Related) -> Exp
         measurements=[m.id for m in measured],
         smokes=related.smokes.get(row.id, []),
         repairs=related.repairs.get(row.id, []),
+        hardware_class=stats.on.hardware_class,
+        conditions=stats.on.id or None,
         metric_name=stats.metric_name,
         metric=metric,
         reward=reward(spec.reward, metric),

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         ExperimentBody,
     )
     from assay.contracts.caps import CapBody
-    from assay.contracts.environment import EnvironmentBody
+    from assay.contracts.environment import BaselineBody, EnvironmentBody
 
 T = TypeVar("T")
 
@@ -376,7 +376,7 @@ def _measured(found: BaselineSummary, unit: str) -> str:
     return f"{format_number(found.mean)}{spread} {unit} (n = {found.n}{pending}{failed})"
 
 
-def measured_on(body: BatchBody) -> str:
+def measured_on(body: BatchBody | BaselineBody | ExperimentBody) -> str:
     """The hardware class and the conditions of results."""
     return ", ".join(filter(None, (body.hardware_class, body.conditions)))
 

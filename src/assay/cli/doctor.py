@@ -9,6 +9,7 @@ import shutil
 import socket
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
@@ -84,7 +85,8 @@ def examine(options: Root, data_dir: Path) -> list[Finding]:
     ]
     found = [check() for check in checks]
     service = _service(options)
-    return [*found, service, check_port(service)]
+    conditions = [_conditions(options)] if service.state == "ok" else []
+    return [*found, service, *conditions, check_port(service)]
 
 
 def examine_parts(*, server: bool, worker: bool) -> list[Finding]:
@@ -184,6 +186,26 @@ def _service(options: Root) -> Finding:
         except (ClientError, ValueError, KeyError) as error:
             remedy = "start one with `assay serve`, or set ASSAY_API_URL"
             return Finding("service", "note", _first_line(error), remedy)
+
+
+def _conditions(options: Root) -> Finding:
+    """Under which conditions the active workers measure, and whether results are kept apart."""
+    from assay.cli.worker import not_compared
+    from assay.client import Client, ClientError
+
+    try:
+        with Client(options.url, timeout=3.0, retries=0) as client:
+            workers = [each for each in client.workers.list() if each.state == "active"]
+    except ClientError as error:
+        return Finding("conditions", "note", _first_line(error), "see `assay worker list`")
+    sets = Counter((each.conditions or "unknown", each.hardware_class) for each in workers)
+    told = "; ".join(
+        f"{id_} ({name}): {number} worker{'s' if number > 1 else ''}"
+        for (id_, name), number in sets.items()
+    )
+    apart = not_compared(workers)
+    state = "note" if apart else "ok"
+    return Finding("conditions", state, told or "no active worker", "; ".join(apart))
 
 
 def check_port(service: Finding, port: int = PORT) -> Finding:

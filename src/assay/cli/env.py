@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assay.cli import options as opt
+from assay.cli.batch import measured_on
 from assay.cli.command import FAILED, AsJson, DryRun, command, full_conditions, full_id, root
 from assay.domain.errors import InvalidInput
 
@@ -234,7 +235,7 @@ def calibrate(
         if controls:
             found = measure_controls(client, out, environment, body, range(number), timeout)
     message = (
-        f"{body.metric} of {environment.name}, {profile}, {body.hardware_class}: "
+        f"{body.metric} of {environment.name}, {profile}, {measured_on(body)}: "
         f"mean {body.mean:.6g}, spread {_spread(body.spread)} over {len(body.values)} seeds"
     )
     for control, figures in found.items():
@@ -274,7 +275,7 @@ def power(
         made.add_row(*map(cell, (row.seeds, f"{row.effect:.4g}", f"{row.spreads:.2f}")))
     presumed = f"a fit of {fit.codebases} codebases" if fit.codebases else "the default prior"
     line = (
-        f"{baseline.metric}, {baseline.environment}, {profile}, {baseline.hardware_class}: "
+        f"{baseline.metric}, {baseline.environment}, {profile}, {measured_on(baseline)}: "
         f"{baseline.mean:.4g} with a spread of {_spread(baseline.spread)} over "
         f"{len(baseline.values)} "
         f"seeds; {presumed}. An effect of this size is called better in 80 % of cases:"

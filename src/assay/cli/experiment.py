@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from assay.cli import options as opt
-from assay.cli.batch import take
+from assay.cli.batch import measured_on, take
 from assay.cli.command import FAILED, AsJson, DryRun, Yes, cancel_one, command, full_id, root
 from assay.domain.errors import Conflict, InvalidInput
 from assay.domain.verdicts import Verdict
@@ -394,7 +394,9 @@ def _describe(body: ExperimentBody) -> str:
         lines.append(f"shares its measurements with {', '.join(body.shared_with)}")
     lines += _origin(body)
     if body.measurements:
-        lines.append(f"measured in {', '.join(body.measurements)}")
+        on = measured_on(body)
+        place = f" on {on}" if on else ""
+        lines.append(f"measured{place} in {', '.join(body.measurements)}")
     lines += map(_repair, body.repairs)
     if body.smokes:
         lines.append(f"tried before it was measured: {', '.join(body.smokes)}")

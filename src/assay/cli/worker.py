@@ -59,7 +59,7 @@ def list_(context: typer.Context, as_json: AsJson = False) -> None:
     out.data(workers, made)
     if not workers:
         out.say("No workers. `assay serve` starts one along with the service.")
-    for said in [*_not_compared(workers), *_kept_apart(workers)]:
+    for said in [*not_compared(workers), *_kept_apart(workers)]:
         out.say(said)
 
 
@@ -79,7 +79,7 @@ def _kept_apart(workers: list[WorkerBody]) -> list[str]:
     ]
 
 
-def _not_compared(workers: list[WorkerBody]) -> list[str]:
+def not_compared(workers: list[WorkerBody]) -> list[str]:
     """What keeps the results of active workers of one hardware class apart."""
     classes: dict[str, dict[str, list[WorkerBody]]] = {}
     for worker in workers:

@@ -602,6 +602,10 @@ class ExperimentBody(Resource):
     repairs: list[RepairBody] = Field(
         [], description="Codebases before this one that crashed, oldest first."
     )
+    hardware_class: str | None = Field(None, description="What it is measured on.")
+    conditions: str | None = Field(
+        None, description="Under which it is compared; null if none were recorded."
+    )
     metric_name: str
     metric: float | None = Field(
         description="Mean over the experiment's seeds, or the best where artifacts are judged."
