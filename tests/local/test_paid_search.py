@@ -25,6 +25,7 @@ from tests.local.test_reproducible import record
 from tests.support.ports import free_port
 from tests.support.provider.searching import MODEL, Line, SearchingProvider
 from tests.support.service import ServiceProcess
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -130,30 +131,12 @@ def start_toy(service: ServiceProcess, provider: SearchingProvider) -> subproces
     )
 
 
-def kill(
-    who: str,
-    driver: subprocess.Popen[bytes],
-    service: ServiceProcess,
-    provider: SearchingProvider,
-) -> subprocess.Popen[bytes]:
-    """`kill -9` of the client, the service or both; returns the client that drives the search now.
-
-    A client that was left alone waits for the service, once its search has a record.
-    """
+def recorded(service: ServiceProcess) -> str:
+    """Wait until there is a search; returns its id."""
     with service.client() as client:
-        known = [search.id for search in client.searches.list()]
-    if who != "client":
-        service.kill()
-        service.start()
-    if who == "service" and known:
-        return driver
-    driver.kill()
-    driver.wait()
-    with service.client() as client:
-        known = [search.id for search in client.searches.list()]
-    if not known:
-        return start_toy(service, provider)
-    return command(service, provider, "resume", *known)
+        wait_until(lambda: list(client.searches.list()), "a search")
+        (search,) = client.searches.list()
+        return search.id
 
 
 @pytest.mark.timeout(900)
@@ -184,10 +167,18 @@ def test_a_paid_search_that_is_killed_is_the_same_and_pays_for_no_answer_twice(
             serving(tmp_path / str(turn), provider, **options) as service,
         ):
             driver = start_toy(service, provider)
-            while moments.total() < MOMENTS and _runs_for(driver, rng.uniform(1.5, 5.0)):
+            started = recorded(service)
+            while moments.total() < MOMENTS and _runs_for(driver, rng.uniform(0.5, 5.0)):
                 who = rng.choice(("client", "service", "both"))
                 moments[who] += 1
-                driver = kill(who, driver, service, provider)
+                if who != "service":  # a client that is left alone waits for the service
+                    driver.kill()
+                    driver.wait()
+                if who != "client":
+                    service.kill()
+                    service.start()
+                if who != "service":
+                    driver = command(service, provider, "resume", started)
             assert driver.wait(timeout=300) == 0
             with service.client() as client:
                 (search,) = client.searches.list()
