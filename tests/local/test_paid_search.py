@@ -36,7 +36,8 @@ NANOGPT = [
     Line("config.py", "    lr_floor: float = 0.1", ["0.0", "0.03", "0.5"]),
     Line("config.py", "    beta1: float = 0.9", ["0.8", "0.95"]),
 ]
-MOMENTS = 20
+#: How often something is killed, and how long each answer takes meanwhile.
+MOMENTS, SECONDS = 20, 0.4
 
 
 @contextmanager
@@ -146,7 +147,7 @@ def test_a_paid_search_that_is_killed_is_the_same_and_pays_for_no_answer_twice(
     """Ideator and executor are paid for. Each search is killed until it ends, 20 times in all."""
     options = {"sandbox": "subprocess", "port": free_port()}
     with (
-        SearchingProvider(TOY, seconds=0.4) as provider,
+        SearchingProvider(TOY, seconds=SECONDS) as provider,
         serving(tmp_path / "unbroken", provider, **options) as service,
     ):
         assert start_toy(service, provider).wait(timeout=300) == 0
@@ -163,12 +164,12 @@ def test_a_paid_search_that_is_killed_is_the_same_and_pays_for_no_answer_twice(
         if moments.total() >= MOMENTS:
             break
         with (
-            SearchingProvider(TOY, seconds=0.4) as provider,
+            SearchingProvider(TOY, seconds=SECONDS) as provider,
             serving(tmp_path / str(turn), provider, **options) as service,
         ):
             driver = start_toy(service, provider)
             started = recorded(service)
-            while moments.total() < MOMENTS and _runs_for(driver, rng.uniform(0.5, 5.0)):
+            while moments.total() < MOMENTS and _asks_more(driver, provider, rng):
                 who = rng.choice(("client", "service", "both"))
                 moments[who] += 1
                 if who != "service":  # a client that is left alone waits for the service
@@ -197,7 +198,14 @@ def test_a_paid_search_that_is_killed_is_the_same_and_pays_for_no_answer_twice(
     assert asked_again, "no call was under way when something was killed: nothing is proved"
 
 
-def _runs_for(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Whether a process still runs after so many seconds."""
-    time.sleep(seconds)
-    return process.poll() is None
+def _asks_more(
+    driver: subprocess.Popen[bytes], provider: SearchingProvider, rng: random.Random
+) -> bool:
+    """Wait for some of the next requests, and for a part of the time that their answers take.
+
+    Returns False if the search ended instead.
+    """
+    wanted = len(provider.requests) + rng.randint(1, 6)
+    wait_until(lambda: len(provider.requests) >= wanted or driver.poll() is not None)
+    time.sleep(rng.uniform(0.0, 1.5 * SECONDS))
+    return driver.poll() is None
