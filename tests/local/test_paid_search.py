@@ -140,7 +140,7 @@ def recorded(service: ServiceProcess) -> str:
         return search.id
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)  # four searches, and a service that starts a dozen times
 def test_a_paid_search_that_is_killed_is_the_same_and_pays_for_no_answer_twice(
     tmp_path: Path,
 ) -> None:
