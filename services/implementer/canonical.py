@@ -26,10 +26,13 @@ _READS_SOURCE = re.compile(
     r"|\b(?:inspect|ast|tokenize|linecache|pydoc|pkgutil|docopt|doctest|jit|marshal)\b"
 )
 #: What may open a source file; the environment's own files name theirs to find data and imports.
+#: Arguments without the path of the program, files of one other extension, and words such as
+#: "entropy" are left out: the files that ideas edit most have them.
 _NAMES_SOURCE = re.compile(
-    r"__file__|__dict__|\bvars\(|\.py[\"']|py[\"']|\.f?walk\b|listdir|scandir|iterdir|glob\b|\bchr\("
+    r"__file__|__dict__|\bvars\(|(?<![A-Za-z])py[\"']|\.f?walk\b|listdir|scandir|iterdir"
+    r"|glob\b(?!\([\"'](?:\*|\w+)\.(?!py)\w+[\"']\))|\bchr\("
     r"|origin\b|make_archive|copytree|tarfile|zipfile|subprocess|os\.system|popen|warnings"
-    r"|traceback|sys\.argv"
+    r"|traceback|sys\.argv(?!\[1:\])"
 )
 #: Python decodes a file by what its first lines say.
 _CODING = re.compile(r"coding[:=]")

@@ -75,7 +75,9 @@ def test_anything_else_is_another_codebase(files: Files) -> None:
      "torch.jit.script(f)", "open(__file__)", "open('train.py')", "Path().glob('*')",
      "open(sys.argv[0])", "traceback.format_exc()", "f.__code__.co_consts", "A.__dict__",
      "importlib.util.find_spec(x).origin", "shutil.make_archive('.')", "run('cat *py')",
-     "sys.settrace(f)", "Path('.').walk()"]
+     "sys.settrace(f)", "Path('.').walk()", "Path('.').glob('*.p?')", "glob(name + '.bin')",
+     "Path('.').glob('**/*')", "sys.argv[:1]", "glob('*.' 'py')", "rglob('t*.*')",
+     "glob('x.bin', root)", "glob('*.pyc')"]
 )  # fmt: skip
 def test_code_that_may_read_its_source_counts_byte_by_byte(line: str) -> None:
     text = BASE["train.py"] + f"{line}\n"
@@ -90,12 +92,20 @@ def test_a_file_of_the_environment_may_find_its_folder() -> None:
     assert not is_same({**base, "predict.py": base["predict.py"] + "# x\n"}, base)
 
 
-@pytest.mark.parametrize("name", ["toy", "nanogpt", "grpo"])
-def test_the_environments_have_a_canonical_form(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("toy", ["search.py", "landscape.py"]),
+        ("nanogpt", ["train.py", "model.py", "optim.py", "config.py", "data.py", "ranks.py"]),
+        ("grpo", ["train.py", "loss.py", "rewards.py", "advantages.py", "optim.py", "rollout.py"]),
+    ],
+)
+def test_a_comment_in_what_ideas_edit_is_no_code(name: str, files: list[str]) -> None:
     codebase = Catalog().get(name).codebase
-    changed = {**codebase, "optim.py": codebase.get("optim.py", "") + "\n# one more comment\n"}
     assert canonical(codebase, codebase) is not None
-    assert is_same(changed, codebase) is ("optim.py" in codebase)
+    for file in files:
+        changed = {**codebase, file: codebase[file] + "\n# one more comment\n"}
+        assert is_same(changed, codebase), file
 
 
 DIFF = "```diff\n--- a/train.py\n+++ b/train.py\n@@ -5,2 +5,3 @@\n def step(x):\n+    # {}\n"

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -20,9 +20,12 @@ from typing import Any
 import pytest
 
 from assay.client import Client
+from assay.contracts.batch import CallFacts
 from tests.local.test_reproducible import record
+from tests.support.ports import free_port
 from tests.support.provider.searching import MODEL, Line, SearchingProvider
 from tests.support.service import ServiceProcess
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +36,8 @@ NANOGPT = [
     Line("config.py", "    lr_floor: float = 0.1", ["0.0", "0.03", "0.5"]),
     Line("config.py", "    beta1: float = 0.9", ["0.8", "0.95"]),
 ]
-MOMENTS = 20
+#: How often something is killed, and how long each answer takes meanwhile.
+MOMENTS, SECONDS = 20, 0.4
 
 
 @contextmanager
@@ -60,15 +64,27 @@ def command(
     )
 
 
-def check_ledger(client: Client, search: str, provider: SearchingProvider) -> None:
-    """Every request is in the ledger, and no place of an epoch has two answers."""
-    calls = list(client.searches.calls(search))
-    asked = {request.id for request in provider.requests}
-    batches = client.batches.list(search=search)
-    in_batches = {call.id for batch in batches for call in client.batches.calls(batch.id)}
-    assert asked <= {call.id for call in calls} | in_batches
-    answered = Counter((call.epoch, call.place) for call in calls if call.state == "returned")
-    assert set(answered.values()) == {1}
+def check_ledger(client: Client, search: str, provider: SearchingProvider) -> Counter[str]:
+    """Check that every request is in the ledger, and that none asked for an answer that was there.
+
+    Returns how many calls are in which state.
+    """
+    calls: list[tuple[Hashable, CallFacts]] = [
+        ((call.epoch, call.place), call) for call in client.searches.calls(search)
+    ]
+    for batch in client.batches.list(search=search):
+        calls += [
+            ((call.implementation, call.sample, call.revision), call)
+            for call in client.batches.calls(batch.id)
+        ]
+    assert {request.id for request in provider.requests} <= {call.id for _, call in calls}
+    returned = [(question, call) for question, call in calls if call.state == "returned"]
+    answered = {question: call.finished_at for question, call in returned}
+    assert len(answered) == len(returned), "an answer was paid twice"
+    for question, call in calls:
+        arrived = answered.get(question)
+        assert arrived is None or call.started_at <= arrived, "asked again after it was answered"
+    return Counter(call.state for _, call in calls)
 
 
 @pytest.mark.bubblewrap
@@ -111,70 +127,85 @@ def start_toy(service: ServiceProcess, provider: SearchingProvider) -> subproces
         service,
         provider,
         *("start", "toy", "--profile", "tiny", "--epochs", "4", "--batch-size", "12"),
-        *(
-            "--ideator",
-            MODEL,
-            "--seed",
-            "3",
-            "--baseline-seeds",
-            "3",
-            "--allow-unisolated",
-            "--yes",
-        ),
+        *("--ideator", MODEL, "--executor", MODEL, "--samples", "2", "--seed", "3"),
+        *("--baseline-seeds", "3", "--max-cost", "9", "--allow-unisolated", "--yes"),
     )
 
 
-@pytest.mark.timeout(900)
+def recorded(service: ServiceProcess) -> str:
+    """Wait until there is a search; returns its id."""
+    with service.client() as client:
+        wait_until(lambda: list(client.searches.list()), "a search")
+        (search,) = client.searches.list()
+        return search.id
+
+
+@pytest.mark.timeout(1800)  # four searches, and a service that starts a dozen times
 def test_a_paid_search_that_is_killed_is_the_same_and_pays_for_no_answer_twice(
     tmp_path: Path,
 ) -> None:
+    """Ideator and executor are paid for. Each search is killed until it ends, 20 times in all."""
+    options = {"sandbox": "subprocess", "port": free_port()}
     with (
-        SearchingProvider(TOY, seconds=0.5) as provider,
-        serving(tmp_path / "unbroken", provider, sandbox="subprocess") as service,
+        SearchingProvider(TOY, seconds=SECONDS) as provider,
+        serving(tmp_path / "unbroken", provider, **options) as service,
     ):
         assert start_toy(service, provider).wait(timeout=300) == 0
         with service.client() as client:
             (search,) = client.searches.list()
             unbroken = record(client, search.id)
-            check_ledger(client, search.id, provider)
+            answers = check_ledger(client, search.id, provider)["returned"]
     assert len(unbroken) == 48
 
     rng = random.Random(20)
-    kills = 0
+    moments: Counter[str] = Counter()
+    asked_again = 0
     for turn in range(MOMENTS):
-        if kills >= MOMENTS:
+        if moments.total() >= MOMENTS:
             break
         with (
-            SearchingProvider(TOY, seconds=0.5) as provider,
-            serving(tmp_path / str(turn), provider, sandbox="subprocess") as service,
+            SearchingProvider(TOY, seconds=SECONDS) as provider,
+            serving(tmp_path / str(turn), provider, **options) as service,
         ):
             driver = start_toy(service, provider)
-            while kills < MOMENTS and _runs_for(driver, rng.uniform(1.5, 5.0)):
-                driver.kill()
-                driver.wait()
-                kills += 1
-                if kills % 2:
+            started = recorded(service)
+            while moments.total() < MOMENTS and _asks_more(driver, provider, rng):
+                who = rng.choice(("client", "service", "both"))
+                moments[who] += 1
+                if who != "service":  # a client that is left alone waits for the service
+                    driver.kill()
+                    driver.wait()
+                if who != "client":
                     service.kill()
                     service.start()
-                with service.client() as client:
-                    known = [search.id for search in client.searches.list()]
-                if known:
-                    driver = command(service, provider, "resume", *known)
-                else:  # it was killed before it had a record
-                    driver = start_toy(service, provider)
+                if who != "service":
+                    driver = command(service, provider, "resume", started)
             assert driver.wait(timeout=300) == 0
             with service.client() as client:
                 (search,) = client.searches.list()
                 assert search.state == "finished"
                 assert record(client, search.id) == unbroken
-                check_ledger(client, search.id, provider)
-                lost = [c for c in client.searches.calls(search.id) if c.state == "interrupted"]
-                told = [c for c in client.searches.calls(search.id) if c.state == "returned"]
-            assert len(provider.requests) <= len(lost) + len(told)
-    assert kills == MOMENTS
+                states = check_ledger(client, search.id, provider)
+            assert states["returned"] == answers
+            asked_again += len(provider.requests) - answers
+            assert len(provider.requests) <= states.total()
+    assert moments.total() == MOMENTS
+    assert set(moments) == {"client", "service", "both"}
+    sys.stdout.write(
+        f"{answers} answers a search; killed {dict(moments)} in {turn} searches; "
+        f"{asked_again} calls that were under way were made again\n"
+    )
+    assert asked_again, "no call was under way when something was killed: nothing is proved"
 
 
-def _runs_for(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Whether a process still runs after so many seconds."""
-    time.sleep(seconds)
-    return process.poll() is None
+def _asks_more(
+    driver: subprocess.Popen[bytes], provider: SearchingProvider, rng: random.Random
+) -> bool:
+    """Wait for some of the next requests, and for a part of the time that their answers take.
+
+    Returns False if the search ended instead.
+    """
+    wanted = len(provider.requests) + rng.randint(1, 6)
+    wait_until(lambda: len(provider.requests) >= wanted or driver.poll() is not None)
+    time.sleep(rng.uniform(0.0, 1.5 * SECONDS))
+    return driver.poll() is None

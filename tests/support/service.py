@@ -23,7 +23,8 @@ READY_SECONDS = 60
 class ServiceProcess:
     """`assay serve` as a child process that can be killed and started again on its data.
 
-    `env` holds variables for the next start; `launcher` is what Python runs before `serve`.
+    `env` holds variables for the next start; `launcher` is what Python runs before `serve`. With
+    `port` 0 each start has a port of its own.
     """
 
     def __init__(
@@ -33,12 +34,13 @@ class ServiceProcess:
         sandbox: str = "auto",
         cpus: int = 2,
         env: Mapping[str, str] | None = None,
+        port: int = 0,
         spawn: Spawn = spawn,
     ) -> None:
         self.data_dir = data_dir
         self.env = dict(env or {})
         self.launcher = ["-m", "assay.cli"]
-        self._flags = ["--sandbox", sandbox, "--cpus", str(cpus)]
+        self._flags = ["--sandbox", sandbox, "--cpus", str(cpus), "--port", str(port)]
         self._spawn = spawn
         self._process: Process | None = None
         self._output = ExitStack()
@@ -62,7 +64,7 @@ class ServiceProcess:
             RuntimeError: it ended instead; the message holds what it printed.
         """
         self._output.close()
-        command = [sys.executable, *self.launcher, "serve", "--port", "0"]
+        command = [sys.executable, *self.launcher, "serve"]
         command += ["--data-dir", str(self.data_dir), *self._flags]
         # Without a key, evaluations use the public data.
         env = {"ASSAY_WORKER_HELD_OUT_KEY": ""} | os.environ | self.env

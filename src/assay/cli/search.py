@@ -291,6 +291,7 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a search from wherever it stopped.  Example: assay search resume srch_01k8…"""
+    from assay.cli.searching import patience as waiting
     from assay.search import SearchConfig
 
     if detach and no_pause:
@@ -298,7 +299,7 @@ def resume(
     if detach:
         _refuse_folders(record, replay)
     out = root(context).output(as_json)
-    with root(context).client() as client:
+    with root(context).client(waiting(out, 0 if detach else patience)) as client:
         body = client.searches.get(full_id(search, client.searches.list()))
         if detach:
             _detached(client.searches.resume(body.id, "service"), out)

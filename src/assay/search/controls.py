@@ -8,7 +8,7 @@ from typing import Any
 
 from assay.llm.ideation import Operator, Trajectory
 from assay.search.plan import Ask, Situation
-from assay.search.positives import is_sound
+from assay.search.positives import beats_by_mean
 from assay.search.settings import check_whole, from_config, question_seed
 
 
@@ -136,9 +136,7 @@ def _best(situation: Situation, top: int) -> tuple[Trajectory, ...]:
     if situation.baseline_reward is None:
         return ()
     found = [
-        past
-        for past in situation.trajectories
-        if is_sound(past) and past.reward > situation.baseline_reward
+        past for past in situation.trajectories if beats_by_mean(past, situation.baseline_reward)
     ]
     return tuple(sorted(found, key=lambda past: (-past.reward, past.id))[:top])
 

@@ -9,7 +9,7 @@ from typing import Any
 from assay.domain.errors import InvalidInput
 from assay.domain.verdicts import Verdict
 from assay.search.plan import Ask, Situation
-from assay.search.positives import is_sound
+from assay.search.positives import beats_by_mean, is_sound, verdict
 from assay.search.settings import check_whole, from_config, question_seed
 
 POSITIVES = ("mean", "verdict")
@@ -32,8 +32,9 @@ class Evolution:
 
     Args:
         positives: what a positive trajectory is. `mean`: its reward is above the baseline's, as
-            in the paper and so by default. `verdict`: its verdict is `better`, so that ideas
-            which were merely lucky are not built on.
+            in the paper and so by default, and its verdict is not `identical`, `worse` or
+            `not comparable`. `verdict`: its verdict is `better`, so that ideas which were merely
+            lucky are not built on.
     """
 
     start: int = 50
@@ -89,13 +90,10 @@ class Evolution:
         if situation.baseline_reward is None:
             raise ValueError("the baseline must be measured before epoch 1")
         beta = situation.baseline_reward
-        sound = [past for past in known if is_sound(past)]
         if self.positives == "verdict":
-            positive = tuple(
-                t for t in sound if t.standing and t.standing.verdict == Verdict.BETTER
-            )
+            positive = tuple(t for t in known if is_sound(t) and verdict(t) == Verdict.BETTER)
         else:
-            positive = tuple(t for t in sound if t.reward > beta)
+            positive = tuple(t for t in known if beats_by_mean(t, beta))
         exploit = self.exploit_percent(epoch) * size // 100 if positive else 0
         asks = []
         if exploit:
