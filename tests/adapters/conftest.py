@@ -14,10 +14,6 @@ from tests.support.service import ServiceProcess
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     process = ServiceProcess(tmp_path_factory.mktemp("service") / "data")
     process.start()
-    with process.client() as client:
-        # Measured first, so that no test waits for it and verdicts are not provisional.
-        seeds = range(4)
-        client.environments.calibrate("toy", "tiny", list(seeds))
     yield process
     assert process.stop() == 0
 
