@@ -42,15 +42,21 @@ def result_line(past: Trajectory, metric: str) -> str:
     return line
 
 
+def outcome(past: Trajectory, metric: str) -> str:
+    """What came of an experiment, how long it took, and the end of its training curve."""
+    result = result_line(past, metric)
+    lines = [result if past.seconds is None else f"{result}; {past.seconds:.0f} s"]
+    if past.curve is not None and past.curve.points:
+        lines.append(_curve(past))
+    return "\n".join(lines)
+
+
 def describe(past: Trajectory, metric: str, *, with_diff: bool = False) -> str:
     """All that a prompt says of an experiment, between marks of its own."""
     lines = [_origin(past)]
     if past.elsewhere:
         lines.append(f"{past.elsewhere}: do not compare its numbers with those of this search")
-    result = result_line(past, metric)
-    lines.append(result if past.seconds is None else f"{result}; {past.seconds:.0f} s")
-    if past.curve is not None and past.curve.points:
-        lines.append(_curve(past))
+    lines.append(outcome(past, metric))
     lines.append(_cut(past.idea_text.strip(), MOST_IDEA))
     if with_diff and past.diff:
         lines.append(f"Diff that was executed:\n{_cut(past.diff, MOST_DIFF)}")
