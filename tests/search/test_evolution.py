@@ -92,9 +92,9 @@ def test_counts_pools_and_annealing_are_those_of_the_paper(size: int, epochs: in
         past += [came_of(position, t - 1) for position in range(size)]
         exploit, explore = strategy.plan(Situation(t, size, 3, tuple(past), 0.5))
         assert (exploit.operator, explore.operator) == ("exploit", "explore")
-        assert {p.id for p in exploit.positives} == {p.id for p in past if p.position % 5 == 0}
+        assert {p.id for p in exploit.parents} == {p.id for p in past if p.position % 5 == 0}
         assert explore.known == tuple(past)
-        counts = (exploit.count, explore.count, len(exploit.positives), len(explore.known))
+        counts = (exploit.count, explore.count, len(exploit.parents), len(explore.known))
         found.append((strategy.exploit_percent(t), *counts))
         (none,) = strategy.plan(Situation(t, size, 3, tuple(past), 0.6))
         assert (none.operator, none.count) == ("explore", size)
@@ -107,7 +107,7 @@ def test_what_its_verdict_calls_no_improvement_is_not_built_on(verdict: str) -> 
     lucky = replace(trajectory(0, 0.9), standing=standing(verdict))
     unclear = replace(trajectory(1, 0.6), standing=standing("undecided"))
     exploit, _ = Evolution().plan(Situation(1, 4, 3, (lucky, unclear), 0.5))
-    assert exploit.positives == (unclear,)
+    assert exploit.parents == (unclear,)
     (ask,) = Evolution().plan(Situation(1, 4, 3, (lucky,), 0.5))
     assert (ask.operator, ask.count) == ("explore", 4)
 
@@ -123,14 +123,9 @@ def test_by_verdict_a_lucky_mean_is_not_built_on(verdict: str | None) -> None:
     assert exploit.parents == (better,)
     (ask,) = by_verdict.plan(Situation(1, 4, 3, (lucky,), 0.5))
     assert (ask.operator, ask.count) == ("explore", 4)
-<<<<<<< HEAD
-    exploit, _ = Evolution().plan(Situation(1, 4, 3, (lucky, better), 0.5))
-    assert exploit.parents == (lucky, better)
-=======
     if verdict in (None, "undecided", "provisional"):
         exploit, _ = Evolution().plan(Situation(1, 4, 3, (lucky, better), 0.5))
-        assert exploit.positives == (lucky, better)
->>>>>>> 7d77dbe (Play the blind model, and kill client, service or both in a paid search)
+        assert exploit.parents == (lucky, better)
 
 
 def test_all_explore_while_nothing_beats_the_baseline() -> None:
