@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import ComparisonBody, ExperimentBody, Usage
-from assay.contracts.trajectory import SeedBody, TrajectoryBody
+from assay.contracts.trajectory import CurvePointBody, SeedBody, TrajectoryBody
 from assay.domain.failure_codes import rules_for
 from assay.domain.metrics import Direction
 from assay.domain.rounding import shown, whole
@@ -35,7 +35,7 @@ def trajectory_bodies(
     of_ideas = select(schema.Idea.id, schema.Idea.thinking).where(
         schema.Idea.id.in_([row.idea_id for row in rows])
     )
-    thinking = dict(session.execute(of_ideas).tuples().all())
+    thinking = dict(session.execute(of_ideas).all())
     used = usage_of_implementations(session, [body.implementation for body in bodies])
     seeds = _seeds(session, [id_ for body in bodies for id_ in body.measurements])
     direction = environments.manifest(session, batch.environment_id).metric.direction
@@ -46,7 +46,10 @@ def trajectory_bodies(
         _add_usage(record, used.get(body.implementation, Usage()))
         if curve_points is not None:
             first = body.measurements[:1]
-            record.curve = read_curves(session, first[0], curve_points) if first else []
+            points = read_curves(session, first[0], curve_points) if first else []
+            record.curve = [
+                CurvePointBody(seq=p.seq, step=p.step, values=p.values) for p in points
+            ]
         found.append(record)
     return found
 

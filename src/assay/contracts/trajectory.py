@@ -15,16 +15,23 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, Field
 
 from assay.contracts.base import Resource
-from assay.contracts.batch import CurvePoint
 
 #: Raised when a field changes its meaning, its type or its name. New fields do not raise it.
 SCHEMA_VERSION = 1
 
 
+class CurvePointBody(Resource):
+    """One line of what the code logged about itself."""
+
+    seq: int = Field(description="Number of the line, from 0.")
+    step: float | None = Field(None, description="Step of training; null if the code named none.")
+    values: dict[str, float] = Field(description="What the code logged there.")
+
+
 class SeedBody(Resource):
     """One seed of an experiment."""
 
-    seed: int
+    seed: int = Field(description="What the code derives its random numbers from.")
     measurement: str = Field(description="Id of the measurement.")
     state: str = Field(description="queued, running, succeeded, failed or cancelled.")
     metric: float | None = Field(description="As shown (rounded); null without a result.")
@@ -163,7 +170,7 @@ class TrajectoryBody(Resource):
     )
     created_at: datetime = Field(description="When the idea was submitted, UTC.")
     finished_at: datetime | None = Field(description="When it ended, UTC; null before.")
-    curve: list[CurvePoint] | None = Field(
+    curve: list[CurvePointBody] | None = Field(
         None,
         description="What the code logged while it trained, on the first seed, thinned evenly: a "
         "claim, never a result; null unless curves are asked for.",
