@@ -26,7 +26,7 @@ MAX_RECORDS = 50
 
 
 @router.get("/batches/{batch_id}/trajectories")
-def list_(
+def trajectories(
     batch_id: IdPath,
     context: ContextDep,
     owner: OwnerDep,
