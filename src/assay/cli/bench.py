@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from decimal import Decimal
@@ -147,6 +146,8 @@ def _open(name: str) -> Ideator:
 
 def _check_keys(plan: Plan, known: Mapping[str, SearchBody]) -> None:
     """Open every ideator that is still to be asked, before one is. Raises as `_open`."""
+    import asyncio
+
     for name in plan.ideators:
         search = known.get(name)
         if search is None or search.state == SearchState.RUNNING:
