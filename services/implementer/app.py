@@ -30,6 +30,7 @@ from services.implementer.routers import (
     meta,
     reports,
     searches,
+    trajectories,
     transfers,
     workers,
 )
@@ -78,6 +79,7 @@ def create_app(context: Context, *, here_only: bool = False) -> FastAPI:
         workers,
         conditions,
         comparisons,
+        trajectories,
     ):
         app.include_router(module.router, prefix="/v1")
     app.include_router(meta.router)

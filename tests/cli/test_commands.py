@@ -699,7 +699,8 @@ def test_light_packages_import_nothing_heavy() -> None:
         "for p in (assay.client, assay.search, assay.cli, assay.analysis):\n"
         "    for m in pkgutil.iter_modules(p.__path__, p.__name__ + '.'):\n"
         "        importlib.import_module(m.name)\n"
-        "heavy = {'fastapi', 'celery', 'sqlalchemy', 'torch', 'docker', 'services', 'numpy'}\n"
+        "heavy = {'fastapi', 'celery', 'sqlalchemy', 'torch', 'docker', 'services', 'numpy',\n"
+        "         'pandas', 'pyarrow'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -730,4 +731,4 @@ def test_every_verb_takes_json_and_has_help() -> None:
         seen += 1
         options = {o for p in item.params for o in p.opts}
         assert "--json" in options, name
-    assert seen == 59
+    assert seen == 62

@@ -42,6 +42,15 @@ def usage(
     return _usage(*session.execute(query).one())
 
 
+def usage_of_implementations(
+    session: Session, implementation_ids: Sequence[str]
+) -> Mapping[str, Usage]:
+    """What the model calls of implementations used; those without calls are left out."""
+    of = schema.ModelCall.implementation_id
+    rows = session.execute(select(of, *_USED).where(of.in_(implementation_ids)).group_by(of))
+    return {str(implementation): _usage(*used) for implementation, *used in rows}
+
+
 def usage_of_searches(
     session: Session, search_ids: Sequence[str]
 ) -> Mapping[tuple[str, bool], Usage]:

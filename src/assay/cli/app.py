@@ -12,6 +12,7 @@ import typer
 
 from assay.cli import (
     batch,
+    bench,
     compare,
     conditions,
     demo,
@@ -83,6 +84,7 @@ def build_app(
         search,
         model,
         report,
+        bench,
         worker,
         conditions,
     ):

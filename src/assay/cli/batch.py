@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from assay.cli import exporting
 from assay.cli import options as opt
 from assay.cli.alike import foreseen_alike, say_alike
 from assay.cli.command import (
@@ -23,6 +25,7 @@ from assay.cli.command import (
     full_id,
     root,
 )
+from assay.domain.errors import InvalidInput
 from assay.domain.isolation import is_offline
 from assay.domain.states import MeasurementKind
 
@@ -270,6 +273,32 @@ def calls(
     out.data({"calls": found, "totals": sums}, call_table(found), totals_table(sums))
     if not found:
         out.say(f"No calls. How far the batch is: assay batch show {id_}")
+
+
+@app.command()
+@command
+def export(
+    context: typer.Context,
+    batches: Annotated[list[str], typer.Argument(metavar="BATCH…", help="Ids of batches.")],
+    format_: exporting.Format = None,
+    out: exporting.Out = None,
+    curves: exporting.Curves = False,
+    confirmations: exporting.Confirmations = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write its trajectories.  Example: assay batch export bat_01k8… --out t.jsonl"""
+    with root(context).client() as client:
+        ids = list(dict.fromkeys(full_id(each, client.batches.list()) for each in batches))
+        confirming = [
+            id_ for id_ in ids if client.batches.get(id_).kind == MeasurementKind.CONFIRM
+        ]
+        if confirming and not confirmations:
+            raise InvalidInput(f"{confirming[0]} confirms results: add --confirmations")
+        records = chain.from_iterable(
+            client.batches.trajectories(id_, curves=curves, confirmations=confirmations)
+            for id_ in ids
+        )
+        exporting.export(root(context).output(as_json), records, ", ".join(ids), format_, out)
 
 
 @app.command()

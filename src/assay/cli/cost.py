@@ -57,12 +57,62 @@ def agree_on_cost(
     for part in parts:
         out.say(part)
     _say_caps(out, caps, unpriced)
+    _ask(out, yes=yes)
+    return caps
+
+
+def agree_on_benchmark_cost(
+    client: Client,
+    out: Output,
+    *,
+    environment: str,
+    ideators: Sequence[str],
+    executors: Sequence[str],
+    ideas: int,
+    options: BatchOptions,
+    most: Decimal | None,
+    default: Decimal,
+    yes: bool,
+) -> Decimal | None:
+    """Print what each model may cost, and ask. Returns the cap on all of them together.
+
+    Without one, it is `default` if every model has a price, and none otherwise.
+
+    Raises:
+        InvalidInput: there is a cap, and no price is known for a model.
+        Declined: the answer was no.
+    """
+    names = list(dict.fromkeys([*ideators, *executors]))
+    unpriced = [name for name in names if not _has_price(name)]
+    if unpriced and most is not None:
+        raise InvalidInput(
+            f"--max-cost: no price is known for {', '.join(unpriced)}, so this cap could not be "
+            "kept; leave it out"
+        )
+    writers = [parse_model(name) for name in executors if not is_offline(name)]
+    thinkers = [parse_model(name) for name in ideators if not is_offline(name)]
+    if not writers and not thinkers:
+        return most
+    for thinker in thinkers:
+        out.say(_of_ideator(thinker, 1, ideas, None))
+    for writer in writers:
+        out.say(_of_executor(client, environment, writer, ideas * len(ideators), options))
+    if most is None and not unpriced:
+        most = default
+    from assay.contracts.caps import SearchSpending
+
+    _say_caps(out, SearchSpending(max_cost_usd=most), unpriced)
+    _ask(out, yes=yes)
+    return most
+
+
+def _ask(out: Output, *, yes: bool) -> None:
+    """Raises Declined: the answer was no."""
     if out.interactive and not yes:
         import typer
 
         if not typer.confirm("Go on?", err=True):
             raise Declined
-    return caps
 
 
 def _say_caps(out: Output, caps: SearchSpending, unpriced: Sequence[str]) -> None:
@@ -140,6 +190,7 @@ def _of_executor(
 
 
 def _of_ideator(model: ModelName, epochs: int, ideas: int, context_tokens: int | None) -> str:
+    from assay.analysis.text import counted
     from assay.llm.interface import Usage
     from assay.llm.prices import price
     from assay.llm.windows import context_of
@@ -155,7 +206,7 @@ def _of_ideator(model: ModelName, epochs: int, ideas: int, context_tokens: int |
     small = price(model, Usage(5_000, _IDEATOR_ANSWER // 4))
     large = price(model, Usage(context - _IDEATOR_ANSWER, _IDEATOR_ANSWER))
     cost = _between(small and small * few, large and large * many)
-    return f"{model}: ideas for {epochs} epochs, {cost}"
+    return f"{model}: ideas for {counted(epochs, 'epoch')}, {cost}"
 
 
 def _between(low: Decimal | None, high: Decimal | None) -> str:

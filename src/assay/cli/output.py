@@ -125,7 +125,12 @@ class Output:
 def emit(document: Any) -> None:
     """One JSON document on one line of stdout, whatever a reader takes for the end of a line."""
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, default=str)
-    typer.echo(_SEPARATORS.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+    typer.echo(as_line(text))
+
+
+def as_line(text: str) -> str:
+    """JSON without characters that some readers take for the end of a line."""
+    return _SEPARATORS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def to_plain(data: Any) -> Any:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from assay.cli import exporting
 from assay.cli import options as opt
 from assay.cli.batch import take
 from assay.cli.command import (
@@ -414,6 +416,27 @@ def answers(
     out.data(found, "\n\n".join(map(_answer, found)))
     if not found:
         out.say(f"No such answers of {id_}. Offline ideators give none.")
+
+
+@app.command()
+@command
+def export(
+    context: typer.Context,
+    searches: Annotated[list[str], typer.Argument(metavar="SEARCH…", help="Ids of searches.")],
+    format_: exporting.Format = None,
+    out: exporting.Out = None,
+    curves: exporting.Curves = False,
+    confirmations: exporting.Confirmations = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write its trajectories.  Example: assay search export srch_01k8… --out t.jsonl"""
+    with root(context).client() as client:
+        ids = list(dict.fromkeys(full_id(each, client.searches.list()) for each in searches))
+        records = chain.from_iterable(
+            client.searches.trajectories(id_, curves=curves, confirmations=confirmations)
+            for id_ in ids
+        )
+        exporting.export(root(context).output(as_json), records, ", ".join(ids), format_, out)
 
 
 @app.command("list")

@@ -11,8 +11,10 @@ from pydantic import TypeAdapter
 from assay.client.errors import APIConnectionError, WaitTimeout
 from assay.client.events import POLL_SECONDS, Follower
 from assay.client.resource import Group, segment
+from assay.client.trajectories import Trajectories
 from assay.contracts.base import Page
 from assay.contracts.batch import BatchBody, BatchRequest, CallBody, EventBody
+from assay.contracts.trajectory import TrajectoryBody
 
 #: What the service gives at once.
 LARGEST_PAGE = 200
@@ -72,6 +74,25 @@ class Batches(Group):
         """Every request to a model for a batch, oldest first."""
         query = {"state": state, "limit": LARGEST_PAGE}
         return self._walk(CallBody, f"{self.path}/{segment(batch)}/calls", query)
+
+    def trajectories(
+        self, batch: str, *, curves: bool = False, confirmations: bool = False
+    ) -> Trajectories:
+        """Its experiments as flat records, in the order of their ideas: see docs/export.md.
+
+        `curves`: each with its training curve. `confirmations`: also if the batch confirms
+        results, some of them on the sealed split; no search may learn from those.
+
+        Raises:
+            BadRequest: the batch confirms results, and `confirmations` is not set.
+        """
+        return Trajectories(
+            self._walk(
+                TrajectoryBody,
+                f"{self.path}/{segment(batch)}/trajectories",
+                {"curves": curves, "confirmations": confirmations},
+            )
+        )
 
     def events(
         self, batch: str, *, after: int = 0, timeout: float | None = None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
+from assay.client.batches import Batches
 from assay.client.events import Follower
 from assay.client.resource import Group, segment
+from assay.client.trajectories import Trajectories
 from assay.contracts.batch import BatchBody, BatchOptions, EventBody, IdeaRequest
 from assay.contracts.search import (
     DriverName,
@@ -24,6 +27,8 @@ from assay.contracts.search import (
     SearchBody,
     SearchRequest,
 )
+from assay.contracts.trajectory import TrajectoryBody
+from assay.domain.states import MeasurementKind
 
 #: Types of events after which a search tells nothing more.
 ENDED = ("search.finished", "search.cancelled")
@@ -107,6 +112,26 @@ class Searches(Group):
         """The stored epochs, from 0, page by page as they are asked for."""
         return self._walk(EpochBody, f"{self.path}/{segment(search)}/epochs", {})
 
+    def trajectories(
+        self, search: str, *, curves: bool = False, confirmations: bool = False
+    ) -> Trajectories:
+        """Its experiments as flat records: see docs/export.md.
+
+        Epoch by epoch, each in the order of its ideas; then those of other batches of the search.
+        `curves`: each with its training curve. `confirmations`: then the confirmations of its
+        results, some of them on the sealed split; no search may learn from those.
+        """
+        return Trajectories(self._trajectories(search, curves, confirmations))
+
+    def _trajectories(
+        self, search: str, curves: bool, confirmations: bool
+    ) -> Iterator[TrajectoryBody]:
+        batches = Batches(self._http)
+        listed = [(_place(each), each.id) for each in batches.list(search=self.get(search).id)]
+        for (confirms, *_), batch in sorted(listed):
+            if confirmations or not confirms:
+                yield from batches.trajectories(batch, curves=curves, confirmations=confirmations)
+
     def begin_call(self, search: str, call: str, request: IdeatorCallRequest) -> IdeatorCallBody:
         """Record that a request to the ideator's model is about to be sent, under a new id.
 
@@ -168,3 +193,10 @@ class Searches(Group):
         path = f"{self.path}/{segment(search)}/{verb}"
         response = self._http.request("POST", path, body=body)
         return SearchBody.model_validate_json(response.content)
+
+
+def _place(batch: BatchBody) -> tuple[bool, float]:
+    """Where a batch is among those of its search: epochs, others, confirmations. Ids, which
+    follow the time of submission, order the rest."""
+    confirms = batch.kind == MeasurementKind.CONFIRM
+    return confirms, math.inf if batch.epoch is None else batch.epoch

@@ -21,7 +21,7 @@ from tests.support.provider.server import ProviderServer, Request
 MODEL = "openai:gpt-5.4-mini"
 _ASKED = re.compile(r"Propose (\d+) ")
 _NUMBERS = re.compile(r"(?:exp|bat|srch)_\w+|[-+]?\d[\d.,e]*")
-_BLOCK = re.compile(r"`([^`]+)`:\n(<<<<<<< SEARCH\n.*?>>>>>>> REPLACE)", re.DOTALL)
+_BLOCK = re.compile(r"`([^`]+)`:\n+((?:<<<<<<< SEARCH\n.*?>>>>>>> REPLACE\n*)+)", re.DOTALL)
 #: Of ideas, one in so many crashes, and one in so many meets trouble before it is written.
 _CRASHES, _TROUBLES = 8, 3
 
