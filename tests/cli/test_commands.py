@@ -500,7 +500,7 @@ def test_a_search_is_extended_and_paused_by_a_person(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--strategy", "greedy"], "evolution"),
+        (["--strategy", "annealing"], "evolution"),
         (["--ideator", "nobody:x"], "known"),
         (["--context-tokens", "3"], "--context-tokens"),
         (["--ideator-effort", "huge"], "--ideator-effort"),
