@@ -63,7 +63,7 @@ class CurveBench(Bench):
 
 
 def losses_on_the_way(curve: Path) -> dict[str, float]:
-    """Return the mean training loss before each of `SHARES` of the steps; empty without a curve."""
+    """Return the mean training loss before each of `SHARES` of the steps, if there is a curve."""
     if not curve.is_file():
         return {}
     points = [json.loads(line) for line in curve.read_text().splitlines()]
@@ -86,13 +86,15 @@ def runs_in_order(trees: Mapping[Point, Tree], repeated: Sequence[Point]) -> lis
     others = [point for point in trees if point not in set(repeated)]
     on_first = [(point, 0) for point in [*repeated, *others]]
     on_more = [(point, seed) for seed in range(1, SEEDS) for point in repeated]
-    return [
-        Run(NANOGPT.key(point), trees[point], seed) for point, seed in [*on_first, *on_more]
-    ]
+    return [Run(NANOGPT.key(point), trees[point], seed) for point, seed in [*on_first, *on_more]]
 
 
 def measure(
-    stop: Callable[[], bool], *, parallel: int = 1, journal: Path = JOURNAL, results: Path = RESULTS
+    stop: Callable[[], bool],
+    *,
+    parallel: int = 1,
+    journal: Path = JOURNAL,
+    results: Path = RESULTS,
 ) -> dict[str, Any]:
     """Measure what is missing, and write the table. Returns a summary."""
     environment = Environment.load(ROOT / "environments" / "nanogpt")

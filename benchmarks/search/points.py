@@ -9,6 +9,7 @@ import itertools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 from assay.domain.hashing import derive_seed
@@ -41,15 +42,17 @@ class Factors:
         """The point without a change."""
         return (0,) * len(self.factors)
 
-    @property
-    def points(self) -> list[Point]:
+    @cached_property
+    def points(self) -> tuple[Point, ...]:
         """Every point, the baseline first."""
-        return list(itertools.product(*(range(len(f.levels)) for f in self.factors)))
+        return tuple(itertools.product(*(range(len(f.levels)) for f in self.factors)))
 
     def name(self, point: Point) -> str:
         """Return the changes of a point in words: `muon, learning_rate=0.006`."""
         changed = [
-            f.name if len(f.levels) == 2 and f.levels[1] == "yes" else f"{f.name}={f.levels[level]}"
+            f.name
+            if len(f.levels) == 2 and f.levels[1] == "yes"
+            else f"{f.name}={f.levels[level]}"
             for f, level in zip(self.factors, point, strict=True)
             if level
         ]
@@ -58,6 +61,21 @@ class Factors:
     def key(self, point: Point) -> str:
         """Return a point as digits, as it is stored."""
         return "".join(map(str, point))
+
+    def point(self, key: str) -> Point:
+        """Return the point of a key.
+
+        Raises:
+            ValueError: the key is of no point.
+        """
+        found = tuple(int(digit) for digit in key if digit.isdecimal())
+        if self.key(found) != key or found not in self._all:
+            raise ValueError(f"{key!r} is not a point: it needs a level for each factor")
+        return found
+
+    @cached_property
+    def _all(self) -> frozenset[Point]:
+        return frozenset(self.points)
 
 
 _OFF_ON = ("no", "yes")
