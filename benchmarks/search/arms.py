@@ -1,14 +1,14 @@
 """Run the strategies of `assay.search` in a world, on a virtual clock with a number of workers.
 
-A strategy that waits decides when its whole wave has ended, an asynchronous one when slots are
-free. Workers take jobs in the order in which they were decided, and a job takes as many seconds as
-it costs core-seconds.
+A strategy that waits decides when its whole wave has ended. An asynchronous one decides, as in
+`assay.search.slots`, for a few ideas as soon as fewer jobs than slots are under way; ideas are
+there at once. Workers take jobs in the order in which they were decided, and a job takes as many
+seconds as it costs core-seconds.
 """
 
 from __future__ import annotations
 
 import heapq
-from bisect import insort
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ from benchmarks.search.worlds import Draw
 
 #: Workers, and so slots of asynchronous strategies.
 SLOTS = 8
-#: An asynchronous strategy is asked when so many slots are free.
+#: Ideas of a decision of an asynchronous strategy.
 CHUNK = 4
 #: A search ends after so many ideas per run that it can pay: repeats cost nothing.
 _IDEAS_PER_RUN = 4
@@ -38,7 +38,7 @@ class Arm:
     """A strategy with its settings.
 
     Attributes:
-        wave: Ideas per epoch. Asynchronous strategies ask for as many as slots are free.
+        wave: Ideas per epoch, or per decision of an asynchronous strategy.
     """
 
     name: str
@@ -60,8 +60,8 @@ ARMS = (
     Arm("evolution, waves of 40", "evolution", wave=40),
     Arm("evolution, waves of 8", "evolution"),
     Arm("greedy of 3, waves of 8", "greedy", {"top": 3}),
-    Arm("thompson, never again", "thompson", {"keep": SLOTS, "remeasure": 0}),
-    Arm("thompson", "thompson", {"keep": SLOTS}),
+    Arm("thompson, never again", "thompson", {"keep": SLOTS, "remeasure": 0}, CHUNK),
+    Arm("thompson", "thompson", {"keep": SLOTS}, CHUNK),
 )
 
 
@@ -120,7 +120,7 @@ class _Search:
         if self._is_spent or len(self._points) > self._most_ideas:
             return False
         slots = self._strategy.slots
-        return not under_way if slots is None else slots - under_way >= min(CHUNK, slots)
+        return not under_way if slots is None else under_way < slots
 
     def _decide(self) -> None:
         decision = self._strategy.plan(self._situation())
@@ -148,12 +148,17 @@ class _Search:
 
     def _situation(self) -> Situation:
         slots = self._strategy.slots
+        if slots is None:
+            size = self._arm.wave
+            known = self._asked if self._strategy.overlaps else sorted(self._ended, key=_place)
+            told = self._epoch > 0 and self._strategy.needs_baseline
+        else:  # in the order in which it learnt of them; the first decisions wait for no baseline
+            size, known = min(self._arm.wave, slots), self._ended
+            told = len(self._points) >= slots
         waiting = [*(each for *_, each in self._running), *self._waiting]
-        known = self._asked if self._strategy.overlaps else self._ended
-        told = slots is not None or (self._epoch > 0 and self._strategy.needs_baseline)
         return Situation(
             epoch=self._epoch,
-            batch_size=self._arm.wave if slots is None else slots - len(waiting),
+            batch_size=size,
             seed=self._draw.seed,
             trajectories=tuple(known),
             baseline_reward=self._draw.baseline_reward if told else None,
@@ -175,8 +180,7 @@ class _Search:
         """Let time pass until the next job ends."""
         self._now, _, decided = heapq.heappop(self._running)
         state = ExperimentState.FAILED if decided.job.failed else ExperimentState.SUCCEEDED
-        ended = self._trajectory(decided, state)
-        insort(self._ended, ended, key=lambda past: (past.epoch, past.position))
+        self._ended.append(self._trajectory(decided, state))
         self._fill()
 
     def _trajectory(self, decided: _Decided, state: ExperimentState) -> Trajectory:
@@ -200,6 +204,10 @@ class _Search:
             standing=seen.standing if seen else None,
             codebase=world.factors.key(job.point) if seen else None,
         )
+
+
+def _place(past: Trajectory) -> tuple[int, int]:
+    return past.epoch, past.position
 
 
 def _improves(past: Trajectory) -> bool:
