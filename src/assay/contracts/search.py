@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from assay.contracts.base import (
-    MAX_INTEGER,
     READ_INTEGER,
     Dollars,
     GpuHours,
@@ -101,6 +100,8 @@ class EpochRequest(Request):
 
 #: Tokens of a call, at most: far more than any model reads or writes.
 _MOST_TOKENS = 1_000_000_000
+#: Characters of what a model thought, at most: the column holds 32 bits.
+_MOST_CHARACTERS = 1_000_000_000
 _LOOP = "Who makes it: a word that only this loop knows. Its end must name the same."
 
 
@@ -141,7 +142,7 @@ class AnswerRequest(Request):
         None, description="What the model thought in private before it answered."
     )
     thinking_length: Integer = Field(
-        0, ge=0, le=MAX_INTEGER, description="Characters of the thinking as it came."
+        0, ge=0, le=_MOST_CHARACTERS, description="Characters of the thinking as it came."
     )
 
 
