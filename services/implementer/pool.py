@@ -117,7 +117,7 @@ class ImplementPool:
         except AssayError as error:
             log.warning("the leases of ideas are left to run out: %s", error)
 
-    def look_at(self, experiment_id: str) -> None:
+    def look_at(self, _key: str) -> None:
         """There is something new to implement. What is taken up next is for all batches to share,
         so that which one it is does not matter."""
         self._call(self._find_soon)

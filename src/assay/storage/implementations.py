@@ -21,6 +21,7 @@ from assay.domain.errors import Fenced
 from assay.domain.failure_codes import Failure
 from assay.domain.states import (
     TERMINAL_EXPERIMENT,
+    BatchState,
     ExperimentState,
     MeasurementKind,
 )
@@ -110,6 +111,9 @@ def begin(
     experiment = session.get(schema.Experiment, experiment_id, with_for_update={"key_share": True})
     if experiment is None or experiment.state not in _WAITING:
         return None
+    batch = get(session, schema.Batch, experiment.batch_id, "batch")
+    if batch.state == BatchState.CANCELLED.value:  # and its experiments are about to be
+        return None
     now = db.now(session)
     implementation = session.execute(
         update(schema.Implementation)
@@ -127,7 +131,6 @@ def begin(
     if experiment.state == ExperimentState.SUBMITTED.value:
         experiments.move(session, experiment_id, ExperimentState.IMPLEMENTING)
     calls.interrupt(session, schema.ModelCall.implementation_id == implementation)
-    batch = get(session, schema.Batch, experiment.batch_id, "batch")
     options = caps.options_of(batch)
     environment = get(session, schema.Environment, batch.environment_id, "environment")
     idea = get(session, schema.Idea, experiment.idea_id, "idea")
@@ -199,8 +202,10 @@ def unfinished(
             schema.Implementation,
             schema.Implementation.experiment_id == schema.Experiment.id,
         )
+        .join(schema.Batch, schema.Batch.id == schema.Experiment.batch_id)
         .where(
             schema.Experiment.state.in_(_WAITING),
+            schema.Batch.state == BatchState.RUNNING.value,
             schema.Experiment.id.not_in(known),
             schema.Experiment.batch_id.not_in(full),
             _free(holder, db.now(session)),
@@ -301,8 +306,7 @@ def succeed(db: Database, session: Session, work: Work, winner: int | None, code
     # Measurements are locked before the experiment, as everywhere (see `measurements.hold`).
     queued = ExperimentState.QUEUED
     if not experiments.move(session, work.experiment, queued, codebase_id=codebase):
-        for measurement in wanted:
-            measurements.cancel_unwanted(session, measurement)
+        measurements.cancel_unwanted(db, session, wanted)
         return
     _close(db, session, work, "succeeded", winner=winner, codebase_id=codebase)
     if work.repair is not None:
@@ -361,7 +365,7 @@ def give_up(
     """
     if not experiments.move(session, experiment_id, ExperimentState.FAILED, failure):
         return
-    repairs.abandon(session, experiment_id)
+    repairs.abandon(session, [experiment_id])
     table = schema.Implementation
     ended = changed(
         session,
