@@ -384,20 +384,3 @@ def test_a_body_over_the_limit_that_does_not_say_its_length(context: Context) ->
             headers = {"content-type": "application/json"}
             response = api.request(method, path, content=iter([body]), headers=headers)
             refused(response, 413, "body_too_large", "split")
-
-
-def test_a_store_that_was_just_written_is_not_checked_for_every_request(
-    api: TestClient, context: Context, tmp_path: Path
-) -> None:
-    checks = 0
-
-    class Counting(LocalStore):
-        def check(self) -> None:
-            nonlocal checks
-            checks += 1
-            super().check()
-
-    context.store = Counting(tmp_path / "counted")
-    for number in range(3):
-        assert api.post("/v1/batches", json=batch(str(number))).status_code == 202
-    assert checks == 1

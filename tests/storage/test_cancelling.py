@@ -7,7 +7,8 @@ import time
 import pytest
 from sqlalchemy import event, func, select
 
-from assay.domain.states import AttemptState
+from assay.contracts.search import SearchRequest
+from assay.domain.states import AttemptState, SearchState
 from assay.environments.catalog import Catalog
 from assay.storage import batches, implementations, outbox, schema, searches
 from assay.storage.attempts import Outcome
@@ -47,7 +48,7 @@ def counts(world: World, batch: str) -> dict[str, int]:
             .where(schema.Experiment.batch_id == batch)
             .group_by(schema.Experiment.state)
         )
-        return {state: number for state, number in rows}
+        return {row.state: row[1] for row in rows}
 
 
 def statements(world: World, batch: str) -> int:
@@ -127,7 +128,7 @@ def test_nothing_of_a_cancelled_batch_is_begun(world: World) -> None:
     with world.db.write() as session:
         assert implementations.begin(world.db, session, waiting[0]) is None
     with world.db.read() as session:
-        assert implementations.unfinished(world.db, session) == {}
+        assert implementations.unfinished(world.db, session) == []
 
 
 def test_a_result_that_came_first_stays(world: World) -> None:
@@ -146,9 +147,6 @@ def test_a_result_that_came_first_stays(world: World) -> None:
 def test_cancelling_a_search_cancels_no_more_at_once_than_cancelling_a_batch(
     world: World,
 ) -> None:
-    from assay.contracts.search import SearchRequest
-    from assay.domain.states import SearchState
-
     request = SearchRequest(
         environment="count", profile="tiny", strategy="s", epochs=3, batch_size=1
     )

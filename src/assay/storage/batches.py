@@ -384,7 +384,7 @@ _CANCELLING = (
 
 
 def _unfinished(session: Session, batch_id: str, most: int) -> Sequence[str]:
-    """Return experiments of a batch to cancel next: those first that keep a model or a host busy."""
+    """Return experiments of a batch to cancel next, first those that keep models or hosts busy."""
     table = schema.Experiment
     return session.scalars(
         select(table.id)

@@ -10,8 +10,9 @@ import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, func, or_, select, update
+from sqlalchemy import ColumnElement, case, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions
@@ -179,6 +180,15 @@ def _free(holder: str, now: datetime) -> ColumnElement[bool]:
     return or_(table.holder.is_(None), table.holder == holder, table.lease_expires_at <= now)
 
 
+class Waiting(NamedTuple):
+    """An experiment that waits to be implemented: of which batch, and of whom."""
+
+    id: str
+    batch: str
+    owner: str
+    priority: int
+
+
 def unfinished(
     db: Database,
     session: Session,
@@ -187,17 +197,26 @@ def unfinished(
     limit: int = 1000,
     known: Collection[str] = (),
     full: Collection[str] = (),
-) -> dict[str, str]:
-    """Experiments that this holder may implement, with their batches: what comes next.
+) -> list[Waiting]:
+    """Return experiments that this holder may implement, in the order in which they come next.
 
-    The `known` ones are left out, and those of the batches that are `full`. The first of every
-    batch comes first, then the second of every batch, …: so none waits for another's crowd.
+    The `known` ones are left out, and those of the batches and owners that are `full`. Owners take
+    turns. An owner's batches with the highest priority come first, and batches of equal priority
+    take turns. Within a batch, what was begun before comes first.
     """
+    priority = func.coalesce(schema.Batch.options["priority"].as_integer(), 0)
+    is_new = case((schema.Experiment.state == ExperimentState.SUBMITTED.value, 1), else_=0)
     place = func.row_number().over(
-        partition_by=schema.Experiment.batch_id, order_by=schema.Experiment.position
+        partition_by=schema.Experiment.batch_id, order_by=(is_new, schema.Experiment.position)
     )
-    rows = session.execute(
-        select(schema.Experiment.id, schema.Experiment.batch_id)
+    found = (
+        select(
+            schema.Experiment.id,
+            schema.Experiment.batch_id,
+            schema.Batch.owner,
+            priority.label("priority"),
+            place.label("place"),
+        )
         .join(
             schema.Implementation,
             schema.Implementation.experiment_id == schema.Experiment.id,
@@ -208,12 +227,21 @@ def unfinished(
             schema.Batch.state == BatchState.RUNNING.value,
             schema.Experiment.id.not_in(known),
             schema.Experiment.batch_id.not_in(full),
+            schema.Batch.owner.not_in(full),
             _free(holder, db.now(session)),
         )
-        .order_by(place, schema.Experiment.id)
+        .subquery()
+        .c
+    )
+    turn = func.row_number().over(
+        partition_by=found.owner, order_by=(found.priority.desc(), found.place, found.id)
+    )
+    rows = session.execute(
+        select(found.id, found.batch_id, found.owner, found.priority)
+        .order_by(turn, found.place, found.id)
         .limit(limit)
     )
-    return {row.id: row.batch_id for row in rows}
+    return [Waiting(*row) for row in rows]
 
 
 def renew(db: Database, session: Session, holder: str = LOCAL, ttl: timedelta = LEASE) -> set[str]:
