@@ -9,6 +9,8 @@ from starlette.testclient import TestClient
 
 from assay.storage import calls, schema
 from assay.storage.calls import CallStart, Payer
+from assay.storage.objects import LocalStore
+from services.implementer.app import create_app
 from services.implementer.context import Context
 from tests.implementer.conftest import batch
 
