@@ -39,7 +39,7 @@ def upload(context: Context, environment: Environment, files: Mapping[str, str])
         Unavailable: the object store cannot be written.
     """
     check(environment, files, "/files")
-    context.store.check()
+    context.check_store()
     environment_id = environments.register(context.db, context.store, environment)
     is_new = not context.store.exists(codebase_key(text_tree_hash(files)))
     sha256 = environments.put_codebase(context.store, files)

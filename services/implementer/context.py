@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,9 @@ from services.implementer.open_streams import OpenStreams
 from services.implementer.settings import ImplementerSettings
 from services.implementer.tokens import WorkerTokens
 from services.implementer.versions import Versions
+
+#: For so long an object store that could be written is taken to be writable.
+CHECK_SECONDS = 5.0
 
 
 class Doorbells:
@@ -88,7 +92,19 @@ class Context:
     def __post_init__(self) -> None:
         self.environments = Versions(self.catalog, self.db, self.store)
         self.tokens = WorkerTokens(self.db)
+        self._checked: tuple[ObjectStore | None, float] = (None, 0.0)
         self.streams = OpenStreams(self.settings.streams_per_client, self.settings.streams)
+
+    def check_store(self) -> None:
+        """Raise `Unavailable` unless objects can be written.
+
+        A check writes to disk, so one that succeeded holds for `CHECK_SECONDS`.
+        """
+        store, now = self.store, time.monotonic()
+        checked, until = self._checked
+        if checked is not store or now >= until:
+            store.check()
+            self._checked = (store, now + CHECK_SECONDS)
 
     @contextmanager
     def write(self) -> Iterator[Session]:

@@ -7,6 +7,7 @@ pool renews. An idea that is no longer held, because it was cancelled or taken o
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
 from collections import Counter
@@ -20,7 +21,7 @@ from assay.domain.states import FailureStage
 from assay.llm import Executor, recording
 from assay.llm.interface import ModelError
 from assay.storage import calls, implementations
-from assay.storage.implementations import Work
+from assay.storage.implementations import Waiting, Work
 from assay.telemetry.logs import keep
 from services.implementer.asking import NoLongerWantedError
 from services.implementer.context import Context
@@ -28,6 +29,7 @@ from services.implementer.executors import executor_of
 from services.implementer.judges import Judges
 from services.implementer.judging import Files, Judge, Patched
 from services.implementer.loop import Loop, Shared, conclude, given, take_up
+from services.implementer.turns import FairThreads, Turn, current
 
 log = logging.getLogger(__name__)
 #: Faults of our own (a full disk, an unreachable store) after which an idea is given up.
@@ -37,6 +39,8 @@ THREADS = 2
 #: three quarters of them, two get three sevenths each: something is left for the next batch,
 #: however long the ideas of the others take.
 CROWD = 3
+#: The same for all batches of an owner: one alone gets seven eighths of the places.
+CROWD_OF_OWNER = 7
 #: More ideas are looked for when no more than this share of what a batch had under way is.
 REFILL = 0.9
 #: Leases are renewed this many times before they would run out.
@@ -73,10 +77,17 @@ class ImplementPool:
         self._loop = loop or asyncio.new_event_loop()
         # Few threads for the database: ideas wait for models, not for these, and more would only
         # crowd out whoever reports results.
-        self._loop.set_default_executor(ThreadPoolExecutor(THREADS, "implementer"))
+        shares = context.settings.shares
+        self._loop.set_default_executor(
+            FairThreads(THREADS, "implementer", lambda owner: shares.get(owner, 1.0))
+        )
+        #: Numbers ideas in the order in which they are begun.
+        self._numbers = itertools.count()
         self._thread = threading.Thread(target=self._serve, name="implementer", daemon=True)
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        #: How many ideas of each batch are under way, and were after the last look for more.
+        #: How many ideas of each owner and of each batch are under way, and of each batch were
+        #: after the last look for more.
+        self._of_owner: Counter[str] = Counter()
         self._of_batch: Counter[str] = Counter()
         self._of_batch_then: Counter[str] = Counter()
         #: Those that have begun, and so are held.
@@ -117,7 +128,7 @@ class ImplementPool:
         except AssayError as error:
             log.warning("the leases of ideas are left to run out: %s", error)
 
-    def look_at(self, experiment_id: str) -> None:
+    def look_at(self, _key: str) -> None:
         """There is something new to implement. What is taken up next is for all batches to share,
         so that which one it is does not matter."""
         self._call(self._find_soon)
@@ -193,17 +204,18 @@ class ImplementPool:
                 return  # the next idea that is done looks again
             try:
                 known = [*self._tasks, *self._resting]
-                full = [batch for batch in self._of_batch if self._is_full(batch)]
+                full = [b for b in self._of_batch if self._is_full(b)]
+                full += [o for o in self._of_owner if self._is_full_of(o)]
                 found = await asyncio.to_thread(self._unfinished, free, known, full)
             except Exception as error:  # without this look, lost messages would stay lost
                 log.warning("cannot look for ideas to implement: %s", error)
                 return
             self._is_more = len(found) == free or bool(full)
-            for experiment_id, batch in found.items():
-                if self._is_full(batch):
+            for each in found:
+                if self._is_full(each.batch) or self._is_full_of(each.owner):
                     self._is_more = True
                 else:
-                    self._look_at(experiment_id, batch)
+                    self._look_at(each)
             self._of_batch_then = self._of_batch.copy()
 
     def _free(self) -> int:
@@ -214,28 +226,39 @@ class ImplementPool:
         """Whether the places left are for other batches."""
         return self._of_batch[batch] >= CROWD * self._free()
 
-    def _unfinished(self, limit: int, known: list[str], full: list[str]) -> dict[str, str]:
+    def _is_full_of(self, owner: str) -> bool:
+        """Whether the places left are for other owners."""
+        return self._of_owner[owner] >= CROWD_OF_OWNER * self._free()
+
+    def _unfinished(self, limit: int, known: list[str], full: list[str]) -> list[Waiting]:
         db = self._context.db
         with db.read() as session:
             return implementations.unfinished(
                 db, session, self._context.holder, limit=limit, known=known, full=full
             )
 
-    def _look_at(self, experiment_id: str, batch: str) -> None:
-        if experiment_id in self._tasks or self._stopping:
+    def _look_at(self, waiting: Waiting) -> None:
+        if waiting.id in self._tasks or self._stopping:
             return
-        task = self._loop.create_task(self._implement(experiment_id))
-        self._tasks[experiment_id] = task
-        self._of_batch[batch] += 1
-        task.add_done_callback(lambda _: self._forget(experiment_id, batch))
+        turn = Turn(waiting.owner, waiting.batch, waiting.priority, next(self._numbers))
+        task = self._loop.create_task(self._implement(waiting.id, turn))
+        self._tasks[waiting.id] = task
+        self._of_batch[waiting.batch] += 1
+        self._of_owner[waiting.owner] += 1
+        task.add_done_callback(lambda _: self._forget(waiting))
 
-    def _forget(self, experiment_id: str, batch: str) -> None:
-        self._tasks.pop(experiment_id, None)
-        self._begun.discard(experiment_id)
-        left = self._of_batch[batch] = self._of_batch[batch] - 1
-        if not left:
-            del self._of_batch[batch]
-        if self._is_more and left <= REFILL * self._of_batch_then[batch]:
+    def _forget(self, waiting: Waiting) -> None:
+        self._tasks.pop(waiting.id, None)
+        self._begun.discard(waiting.id)
+        for counter, name in (
+            (self._of_batch, waiting.batch),
+            (self._of_owner, waiting.owner),
+        ):
+            counter[name] -= 1
+            if not counter[name]:
+                del counter[name]
+        left = self._of_batch[waiting.batch]
+        if self._is_more and left <= REFILL * self._of_batch_then[waiting.batch]:
             self._find_soon()
 
     async def _keep_leases(self) -> None:
@@ -265,7 +288,8 @@ class ImplementPool:
                 context.db, session, context.holder, context.settings.idea_lease
             )
 
-    async def _implement(self, experiment_id: str) -> None:
+    async def _implement(self, experiment_id: str, turn: Turn) -> None:
+        current.set(turn)  # for the database work of this task, and of what it starts
         keep(experiment=experiment_id)  # for the lines of this task, and of what it calls
         try:
             taken = await asyncio.to_thread(take_up, self._context, experiment_id)

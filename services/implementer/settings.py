@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from pathlib import Path
 from typing import Self
@@ -49,6 +50,10 @@ class ImplementerSettings(ServiceSettings):
         ge=1,
         description="Ideas implemented at once, of one batch three quarters of them; most wait "
         "for a call.",
+    )
+    shares: dict[str, float] = Field(
+        {},
+        description="Owner → weight of its share in implementing (JSON); 1 for all others.",
     )
     detached_searches: int = Field(
         16, ge=0, description="Searches of an owner that the service drives at once (--detach)."
@@ -113,6 +118,14 @@ class ImplementerSettings(ServiceSettings):
                 f"{OWN_OWNER!r} is the owner of Assay's own measurements; choose another"
             )
         return keys
+
+    @field_validator("shares")
+    @classmethod
+    def _weights(cls, shares: dict[str, float]) -> dict[str, float]:
+        for owner, weight in shares.items():
+            if not 0 < weight < math.inf:
+                raise ValueError(f"the share of {owner!r} is {weight}; give a number above 0")
+        return shares
 
     @field_validator("workers")
     @classmethod

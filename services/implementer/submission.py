@@ -197,7 +197,7 @@ def check_batch(
     check_client_keys(request.ideas)
     _check_confirmed(context, request, environment, owner)
     _check_given(context, request, environment)
-    context.store.check()
+    context.check_store()
     return Checked(environment, based_on)
 
 

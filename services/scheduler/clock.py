@@ -19,7 +19,7 @@ from assay.domain.errors import AssayError, Fenced
 from assay.domain.ids import new_id
 from assay.domain.placement import Demand, Placement, Size, Supply, place
 from assay.domain.states import WorkerState
-from assay.storage import assignments, expiry, leader, shapes
+from assay.storage import assignments, batches, expiry, leader, shapes
 from assay.storage.database import Database
 from services.scheduler.newcomers import Newcomers
 from services.scheduler.reconcile import Reconciler
@@ -37,6 +37,8 @@ from services.scheduler.ticks import Ticks
 log = logging.getLogger(__name__)
 #: How often measurements without a shape are looked for.
 _FILL_SECONDS = 5.0
+#: Pause between two transactions that cancel experiments, so that other writers get their turn.
+_BREATH = 0.02
 
 
 class Scheduler:
@@ -64,6 +66,7 @@ class Scheduler:
         self._epoch: int | None = None
         self._renew_at = 0.0
         self._fill_at = 0.0
+        self._is_cancelling = False
         self._last_tick = self._clock()
         self._served: dict[Size, float] = {}
         self._wake = threading.Event()
@@ -93,7 +96,9 @@ class Scheduler:
                 self._epoch = None
             except AssayError as error:
                 log.warning("this tick failed, the next may not: %s", error)
-            if made < self._settings.placements:
+            if self._is_cancelling:
+                self._stopping.wait(_BREATH)
+            elif made < self._settings.placements:
                 self._wake.wait(self._settings.tick_seconds)
         if self._epoch is not None:
             leader.release(self._db, self._holder)
@@ -108,8 +113,19 @@ class Scheduler:
         with self.ticks.timed():
             self._fill_shapes()
             made = self._turn()
+            self._continue_cancelling()
         self._last_tick = self._clock()
         return made
+
+    def _continue_cancelling(self) -> None:
+        """Cancel some of what is left of batches that were cancelled: see `batches.cancel`."""
+        with self._db.read() as session:
+            self._is_cancelling = batches.is_cancelling(session)
+        if self._is_cancelling:
+            with self._write() as session:
+                done = batches.continue_cancelling(self._db, session)
+            self._on_commit()
+            self.ticks.count("cancelled", done)
 
     @property
     def leads(self) -> bool:

@@ -17,7 +17,7 @@ class Ticks:
     """How long the last ticks took, and how many decisions of which kind were made.
 
     Kinds: `assigned`, `rung` (a worker was told again), `returned` (never taken), `lost`, `late`
-    (past the deadline), `cordoned`, `amnesty`.
+    (past the deadline), `cordoned`, `amnesty`, `cancelled` (experiments of cancelled batches).
     """
 
     def __init__(self) -> None:

@@ -9,6 +9,8 @@ from starlette.testclient import TestClient
 
 from assay.storage import calls, schema
 from assay.storage.calls import CallStart, Payer
+from assay.storage.objects import LocalStore
+from services.implementer.app import create_app
 from services.implementer.context import Context
 from tests.implementer.conftest import batch
 
@@ -199,3 +201,21 @@ def test_a_batch_of_an_environment_that_has_changed_since_can_still_be_read(
     assert "# changed" in new_files["train.py"]
     assert submit(api, environment=body["environment"])["environment"] == body["environment"]
     assert api.get("/v1/environments/count@000000000000").status_code == 422
+
+
+def test_a_store_that_was_just_written_is_not_checked_for_every_request(
+    context: Context, tmp_path: Path
+) -> None:
+    checks = 0
+
+    class Counting(LocalStore):
+        def check(self) -> None:
+            nonlocal checks
+            checks += 1
+            super().check()
+
+    context.store = Counting(tmp_path / "counted")
+    with TestClient(create_app(context)) as api:
+        for number in range(3):
+            assert api.post("/v1/batches", json=batch(str(number))).status_code == 202
+    assert checks == 1

@@ -57,7 +57,7 @@ def taken(context: Context, experiment: str, holder: str, ttl: timedelta = HOUR)
 
 def unfinished(context: Context, holder: str) -> list[str]:
     with context.db.read() as session:
-        return list(implementations.unfinished(context.db, session, holder))
+        return [each.id for each in implementations.unfinished(context.db, session, holder)]
 
 
 def succeed(context: Context, work: Work) -> None:

@@ -17,7 +17,7 @@ from assay.contracts.batch import BatchRequest
 from assay.domain.conditions import Conditions
 from assay.domain.errors import Unavailable
 from assay.llm import ImplementRequest
-from assay.storage import batches, calls, schema
+from assay.storage import batches, calls, environments, implementations, schema
 from assay.storage.calls import CallStart
 from assay.storage.objects import LocalStore, codebase_key
 from services.implementer.context import Context
@@ -191,3 +191,78 @@ def test_calls_of_a_process_that_is_gone_do_not_stay_open(context: Context) -> N
     with context.db.read() as session:
         row = session.get_one(schema.ModelCall, "call_1")
     assert (row.state, row.cost_usd, row.is_estimate) == ("interrupted", Decimal("0.5"), True)
+
+
+def begun(context: Context, limit: int, *owners: tuple[str, int, int]) -> list[str]:
+    """Which of the batches (owner, ideas, priority), by number, the next ideas are of."""
+    names: dict[str, str] = {}
+    environment = environments.register(context.db, context.store, context.catalog.get("count"))
+    for number, (owner, ideas, priority) in enumerate(owners):
+        options = {"baseline_seeds": 0, "priority": priority}
+        request = BatchRequest.model_validate(batch(*map(str, range(ideas)), options=options))
+        with context.db.write() as session:
+            made = batches.create(
+                context.db, session, request, owner, environment, Conditions("cpu")
+            )
+        names[made] = f"{owner}{number}"
+    with context.db.read() as session:
+        found = implementations.unfinished(context.db, session, limit=limit)
+    return [names[each.batch] for each in found]
+
+
+def test_owners_take_turns_however_many_ideas_one_has(context: Context) -> None:
+    found = begun(context, 20, ("a", 50, 0), ("a", 50, 0), ("b", 10, 0))
+    assert Counter(found) == {"a0": 5, "a1": 5, "b2": 10}
+
+
+def test_a_priority_counts_among_the_batches_of_its_owner(context: Context) -> None:
+    found = begun(context, 20, ("a", 50, 0), ("a", 10, 7), ("b", 20, 0))
+    assert Counter(found) == {"a1": 10, "b2": 10}
+
+
+def test_what_was_begun_before_a_restart_comes_first(context: Context) -> None:
+    begun(context, 1, ("a", 30, 0))
+    with context.db.read() as session:
+        last = implementations.unfinished(context.db, session)[-1]
+    with context.db.write() as session:
+        assert implementations.begin(context.db, session, last.id) is not None
+    with context.db.read() as session:
+        assert implementations.unfinished(context.db, session, limit=1) == [last]
+
+
+def test_the_first_ideas_of_a_large_batch_are_done_before_the_last_are_begun(
+    context: Context,
+) -> None:
+    request = BatchRequest.model_validate(
+        batch(
+            *(
+                f"[Experiment] Steps of {n}.\n[Code Changes]\nIn `train.py`:\n"
+                f"<<<<<<< SEARCH\nSTEP = 1\n=======\nSTEP = {n}\n>>>>>>> REPLACE\n[End]"
+                for n in range(2, 42)
+            ),
+            options={"baseline_seeds": 0},
+        )
+    )
+    environment = environments.register(context.db, context.store, context.catalog.get("count"))
+    with context.db.write() as session:
+        batches.create(context.db, session, request, "a", environment, Conditions("cpu"))
+    events = schema.Event
+
+    def all_done() -> bool:
+        with context.db.read() as session:
+            return implementations.unfinished(context.db, session) == []
+
+    pool = ImplementPool(context)
+    pool.start()
+    try:
+        wait_until(all_done, 60)
+    finally:
+        pool.stop()
+    with context.db.read() as session:
+        states = [
+            data["state"]
+            for data in session.scalars(select(events.data).order_by(events.id))
+            if "state" in data
+        ]
+    first_done = states.index("queued")
+    assert states[:first_done].count("implementing") < 30

@@ -431,7 +431,7 @@ def test_messages_are_delivered_after_the_commit_and_not_without_it(world: World
     batch = world.submit("an idea")
     recorder = Recorder()
     relay = outbox.Relay(world.db, recorder)
-    message = ("implement", world.experiments(batch)[0].id)
+    message = ("implement", batch)
     relay.deliver()
     assert recorder.sent[-1] == message
     assert relay.deliver() == 0

@@ -161,7 +161,7 @@ def measure_baseline(
     """Ask for the baseline on some seeds; it is there when `pending` is 0."""
     environment = context.environments.get(name)
     profile = environment.profile(request.profile)
-    context.store.check()
+    context.check_store()
     environment_id = submission.register(context, environment)
     on = _conditions(context, environment, request)
     with context.write() as session:

@@ -136,7 +136,7 @@ def retry(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> Respon
         batch = get(session, schema.Batch, row.batch_id, "batch")
         base = base_of(get(session, schema.Idea, row.idea_id, "idea"))
     environment = submission.known_environment(context, batch.environment_id)
-    context.store.check()
+    context.check_store()
     with context.write() as session:
         found = retries.experiment(context.db, session, experiment_id)
         if found.is_new:
@@ -185,7 +185,7 @@ def reproduce(
         row = owned_experiment(session, experiment_id, owner)
         batch = get(session, schema.Batch, row.batch_id, "batch")
     submission.known_environment(context, batch.environment_id)
-    context.store.check()
+    context.check_store()
     with context.write() as session:
         found = reproductions.request(context.db, session, experiment_id, queue=queue)
         made = get(session, schema.Experiment, found.id, "experiment")

@@ -112,7 +112,7 @@ def retry(measurement_id: IdPath, context: ContextDep, owner: OwnerDep) -> Respo
     Repeating it while that waits or runs, or after it succeeded, changes nothing. Experiments that
     the failure ended stay as they are.
     """
-    context.store.check()
+    context.check_store()
     spending = caps.of_owner(context.settings.caps, owner)
     with context.write() as session:
         visible_measurement(session, measurement_id, owner)

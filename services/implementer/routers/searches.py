@@ -457,7 +457,7 @@ def submit_epoch(
     submission.check_models(context, search.executor)
     chosen = options or BatchOptions()
     submission.check_cap(context, search.executor, owner, chosen)
-    context.store.check()
+    context.check_store()
     similar, based_on = _prepare(context, search, number, chosen, environment)
     with context.write() as session:
         searches.check_driver(session, search_id, holder)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import case, insert, literal_column, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchRequest, IdeaRequest
@@ -34,10 +34,12 @@ from assay.storage import (
 from assay.storage.bases import EXPERIMENT, Base, base_of
 from assay.storage.database import Database
 from assay.storage.measurements import Identity, Terms
-from assay.storage.outbox import Topic, post
-from assay.storage.rows import changed, get
+from assay.storage.outbox import Topic, post, post_all
+from assay.storage.rows import changed, get, table_of
 
 _TERMINAL = [s.value for s in TERMINAL_EXPERIMENT]
+#: Experiments cancelled in one transaction: on SQLite every other writer waits until its end.
+CHUNK = 200
 
 
 @dataclass(frozen=True)
@@ -202,61 +204,69 @@ def _add_experiments(
 ) -> None:
     is_again = retries is not None or reproduces is not None
     ids = [new_id("exp") for _ in request.ideas]
-    stored = [
-        schema.Idea(
-            id=new_id("idea"),
-            batch_id=batch.id,
-            position=position,
-            client_key=idea.client_key,
-            text=idea.text,
-            thinking=idea.thinking,
-            operator=idea.operator,
-            parents=list(idea.parents) if is_again else _parents(idea, base),
-            confirms=idea.confirms,
-            retries=retries,
-            codebase_id=idea.codebase,
-            reproduces=reproduces,
-            base_id=base and base.codebase,
-            base=base and base.name,
-            similar=[
+    ideas: list[dict[str, Any]] = [
+        {
+            "id": new_id("idea"),
+            "batch_id": batch.id,
+            "position": position,
+            "client_key": idea.client_key,
+            "text": idea.text,
+            "thinking": idea.thinking,
+            "operator": idea.operator,
+            "parents": list(idea.parents) if is_again else _parents(idea, base),
+            "confirms": idea.confirms,
+            "retries": retries,
+            "codebase_id": idea.codebase,
+            "reproduces": reproduces,
+            "base_id": base and base.codebase,
+            "base": base and base.name,
+            "similar": [
                 {"experiment": one.experiment or ids[one.position], "similarity": one.similarity}
                 for one in alike
             ],
-        )
+        }
         for position, (idea, alike, base) in enumerate(
             zip(request.ideas, similar, based_on, strict=True)
         )
     ]
     tested = [
-        schema.Experiment(
-            id=ids[idea.position],
-            batch_id=batch.id,
-            idea_id=idea.id,
-            position=idea.position,
-            state=ExperimentState.SUBMITTED.value,
-            created_at=batch.created_at,
-        )
-        for idea in stored
+        {
+            "id": id_,
+            "batch_id": batch.id,
+            "idea_id": idea["id"],
+            "position": idea["position"],
+            "state": ExperimentState.SUBMITTED.value,
+            "was_started": False,
+            "created_at": batch.created_at,
+        }
+        for id_, idea in zip(ids, ideas, strict=True)
     ]
     implementations = [
-        schema.Implementation(
-            id=new_id("impl"),
-            experiment_id=experiment.id,
-            executor=batch.executor,
-            state="submitted",
-            created_at=batch.created_at,
-        )
-        for experiment in tested
+        {
+            "id": new_id("impl"),
+            "experiment_id": id_,
+            "executor": batch.executor,
+            "state": "submitted",
+            "faults": 0,
+            "repairs": 0,
+            "created_at": batch.created_at,
+        }
+        for id_ in ids
     ]
-    for rows in (stored, tested, implementations):  # in the order of their foreign keys
-        session.add_all(rows)
-        session.flush()
-    skips = request.options.novelty == "skip"
-    for experiment, idea, implementation in zip(tested, stored, implementations, strict=True):
-        if skips and idea.similar:
-            _skip(session, experiment.id, implementation, idea.similar[0])
-        else:
-            post(session, Topic.IMPLEMENT, experiment.id)
+    # Rows and not objects, which would be most of what a large batch costs; in the order of their
+    # foreign keys.
+    connection = session.connection()
+    connection.execute(insert(table_of(schema.Idea)), ideas)
+    connection.execute(insert(table_of(schema.Experiment)), tested)
+    connection.execute(insert(table_of(schema.Implementation)), implementations)
+    skipped = {
+        id_: idea["similar"][0]
+        for id_, idea in zip(ids, ideas, strict=True)
+        if idea["similar"] and request.options.novelty == "skip"
+    }
+    _skip(session, skipped)
+    if len(skipped) < len(ids):
+        post(session, Topic.IMPLEMENT, batch.id)
 
 
 def _parents(idea: IdeaRequest, base: Base | None) -> list[str]:
@@ -271,21 +281,24 @@ def _parents(idea: IdeaRequest, base: Base | None) -> list[str]:
     return parents
 
 
-def _skip(
-    session: Session,
-    experiment_id: str,
-    implementation: schema.Implementation,
-    alike: Mapping[str, Any],
-) -> None:
-    """An idea that says what another said is not implemented."""
-    message = (
-        f"{alike['similarity']:.0%} of its words are those of {alike['experiment']}; with "
-        "`novelty: warn` it is implemented nevertheless"
+def _skip(session: Session, alike: Mapping[str, Mapping[str, Any]]) -> None:
+    """Do not implement ideas that say what another said: by experiment, which one."""
+    if not alike:
+        return
+    table = schema.Implementation
+    changed(
+        session,
+        update(table)
+        .where(table.experiment_id.in_(alike))
+        .values(state="cancelled", finished_at=table.created_at),
     )
-    failure = Failure(FailureStage.IMPLEMENT, FailureCode.NEAR_DUPLICATE, message)
-    implementation.state, implementation.finished_at = "cancelled", implementation.created_at
-    session.flush()
-    experiments.move(session, experiment_id, ExperimentState.CANCELLED, failure)
+    for experiment_id, other in alike.items():
+        message = (
+            f"{other['similarity']:.0%} of its words are those of {other['experiment']}; with "
+            "`novelty: warn` it is implemented nevertheless"
+        )
+        failure = Failure(FailureStage.IMPLEMENT, FailureCode.NEAR_DUPLICATE, message)
+        experiments.move(session, experiment_id, ExperimentState.CANCELLED, failure)
 
 
 def request_baseline(
@@ -316,15 +329,15 @@ def request_baseline(
     ]
 
 
-def cancel(db: Database, session: Session, batch_id: str) -> None:
-    """Cancel what has not finished. Repeating it, or cancelling a finished batch, is harmless."""
+def cancel(db: Database, session: Session, batch_id: str, *, most: int = CHUNK) -> int:
+    """Cancel a batch, and at most so many of its unfinished experiments with it.
+
+    A cancelled batch starts nothing more. `continue_cancelling` cancels what is left, in
+    transactions of its own, so that a large batch holds nobody up. Repeating it, or cancelling a
+    finished batch, is harmless. Returns how many experiments were cancelled.
+    """
     get(session, schema.Batch, batch_id, "batch")
-    unfinished = session.scalars(
-        select(schema.Experiment.id)
-        .where(schema.Experiment.batch_id == batch_id, schema.Experiment.state.not_in(_TERMINAL))
-        # Last first: that one is still open is then seen at the first row of the index.
-        .order_by(schema.Experiment.position.desc())
-    ).all()
+    unfinished = _unfinished(session, batch_id, most)
     measurements.hold(session, _decided_by(session, unfinished), unfinished)
     changed(
         session,
@@ -332,39 +345,85 @@ def cancel(db: Database, session: Session, batch_id: str) -> None:
         .where(schema.Batch.id == batch_id, schema.Batch.state == BatchState.RUNNING.value)
         .values(state=BatchState.CANCELLED.value),
     )
-    session.execute(
-        select(schema.Implementation.id)
-        .where(schema.Implementation.experiment_id.in_(unfinished))
-        .order_by(schema.Implementation.id)
-        .with_for_update(key_share=True)
-    )
-    for experiment_id in unfinished:
-        _cancel(db, session, experiment_id)
+    if len(unfinished) == most:
+        post(session, Topic.SCHEDULE, "cancel")
+    return _cancel(db, session, unfinished)
+
+
+def is_cancelling(session: Session) -> bool:
+    """Whether a cancelled batch has experiments that are not cancelled yet."""
+    return session.scalars(_CANCELLING.limit(1)).first() is not None
+
+
+def continue_cancelling(db: Database, session: Session, *, most: int = CHUNK) -> int:
+    """Cancel the next experiments of the oldest batch that was cancelled and has not finished.
+
+    Any process may do so at any time; what was committed stays done. Returns how many experiments
+    were cancelled, 0 if nothing is left.
+    """
+    batch_id = session.scalars(_CANCELLING.limit(1)).first()
+    return 0 if batch_id is None else cancel(db, session, batch_id, most=most)
 
 
 def cancel_experiment(db: Database, session: Session, experiment_id: str) -> None:
     """Cancel one experiment, and the measurements that nobody else waits for."""
     get(session, schema.Experiment, experiment_id, "experiment")
     measurements.hold(session, _decided_by(session, [experiment_id]), [experiment_id])
-    _cancel(db, session, experiment_id)
+    _cancel(db, session, [experiment_id])
 
 
-def _cancel(db: Database, session: Session, experiment_id: str) -> None:
-    if not experiments.move(session, experiment_id, ExperimentState.CANCELLED):
-        return
-    implementation = schema.Implementation
-    holder = session.execute(
-        update(implementation)
-        .where(implementation.experiment_id == experiment_id, implementation.finished_at.is_(None))
+_CANCELLING = (
+    select(schema.Batch.id)
+    .where(
+        # As it stands in the index's condition, so that a prepared statement uses it too.
+        schema.Batch.state == literal_column(f"'{BatchState.CANCELLED.value}'"),
+        schema.Batch.finished_at.is_(None),
+    )
+    .order_by(schema.Batch.id)
+)
+
+
+def _unfinished(session: Session, batch_id: str, most: int) -> Sequence[str]:
+    """Return experiments of a batch to cancel next, first those that keep models or hosts busy."""
+    table = schema.Experiment
+    return session.scalars(
+        select(table.id)
+        .where(table.batch_id == batch_id, table.state.not_in(_TERMINAL))
+        .order_by(
+            case((table.state == ExperimentState.SUBMITTED.value, 1), else_=0),
+            # Last first: that one is still open is then seen at the first row of the index.
+            table.position.desc(),
+        )
+        .limit(most)
+    ).all()
+
+
+def _cancel(db: Database, session: Session, experiment_ids: Sequence[str]) -> int:
+    """Cancel experiments of one batch, in a fixed number of statements. Returns how many."""
+    table = schema.Implementation
+    # The caller has locked the experiments. Their implementations come next, in the order in which
+    # leases are renewed: else two transactions could wait in a circle.
+    session.execute(
+        select(table.id)
+        .where(table.experiment_id.in_(experiment_ids))
+        .order_by(table.id)
+        .with_for_update(key_share=True)
+    )
+    cancelled = experiments.cancel(db, session, experiment_ids)
+    if not cancelled:
+        return 0
+    holders = session.scalars(
+        update(table)
+        .where(table.experiment_id.in_(cancelled), table.finished_at.is_(None))
         .values(state="cancelled", finished_at=db.now(session))
-        .returning(implementation.holder),
+        .returning(table.holder),
         execution_options={"synchronize_session": False},
-    ).scalar_one_or_none()
-    repairs.abandon(session, experiment_id)
-    for measurement_id in _decided_by(session, [experiment_id]):
-        measurements.cancel_unwanted(session, measurement_id)
-    if holder is not None:
-        post(session, Topic.IMPLEMENTER, holder)  # whoever is at work on it looks and stops
+    ).all()
+    repairs.abandon(session, cancelled)
+    measurements.cancel_unwanted(db, session, _decided_by(session, cancelled))
+    # A process that is at work on one of them looks and stops.
+    post_all(db, session, Topic.IMPLEMENTER, {holder for holder in holders if holder is not None})
+    return len(cancelled)
 
 
 def _decided_by(session: Session, experiment_ids: Sequence[str]) -> Sequence[str]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import Row, bindparam, insert, select, update
 from sqlalchemy.orm import Session, aliased
 
 from assay.domain.failure_codes import Failure
@@ -100,6 +100,22 @@ def move(
     return True
 
 
+def cancel(db: Database, session: Session, experiment_ids: Sequence[str]) -> list[str]:
+    """Cancel the experiments among these that have not ended. Returns which those are."""
+    table = schema.Experiment
+    rows = session.execute(
+        update(table)
+        .where(table.id.in_(experiment_ids), table.state.not_in(_TERMINAL))
+        .values(state=ExperimentState.CANCELLED.value, finished_at=clock())
+        .returning(table.id, table.batch_id),
+        execution_options={"synchronize_session": False},
+    ).all()
+    _tell_all(db, session, rows, ExperimentState.CANCELLED)
+    for batch_id in sorted({row.batch_id for row in rows}):
+        _finish_batch(session, batch_id)
+    return [row.id for row in rows]
+
+
 def tell(
     session: Session,
     batch_id: str,
@@ -173,21 +189,28 @@ def start(db: Database, session: Session, measurement_ids: Sequence[str]) -> Non
         .returning(table.id, table.batch_id),
         execution_options={"synchronize_session": False},
     ).all()
-    if not started:
+    _tell_all(db, session, started, ExperimentState.RUNNING)
+
+
+def _tell_all(
+    db: Database, session: Session, moved: Sequence[Row[str, str]], state: ExperimentState
+) -> None:
+    """Write an event for each of these: the id of an experiment, and of its batch. See `tell`."""
+    if not moved:
         return
-    _raise_versions(session, {row.batch_id for row in started})
+    _raise_versions(session, sorted({batch_id for _, batch_id in moved}))
     now = db.now(session)
     session.connection().execute(
         insert(schema.Event),
         [
             {
-                "batch_id": row.batch_id,
-                "experiment_id": row.id,
+                "batch_id": batch_id,
+                "experiment_id": experiment_id,
                 "type": "experiment.changed",
-                "data": {"state": ExperimentState.RUNNING.value},
+                "data": {"state": state.value},
                 "created_at": now,
             }
-            for row in started
+            for experiment_id, batch_id in moved
         ],
     )
 

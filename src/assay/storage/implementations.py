@@ -10,8 +10,9 @@ import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, func, or_, select, update
+from sqlalchemy import ColumnElement, case, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions
@@ -21,6 +22,7 @@ from assay.domain.errors import Fenced
 from assay.domain.failure_codes import Failure
 from assay.domain.states import (
     TERMINAL_EXPERIMENT,
+    BatchState,
     ExperimentState,
     MeasurementKind,
 )
@@ -110,6 +112,9 @@ def begin(
     experiment = session.get(schema.Experiment, experiment_id, with_for_update={"key_share": True})
     if experiment is None or experiment.state not in _WAITING:
         return None
+    batch = get(session, schema.Batch, experiment.batch_id, "batch")
+    if batch.state == BatchState.CANCELLED.value:  # and its experiments are about to be
+        return None
     now = db.now(session)
     implementation = session.execute(
         update(schema.Implementation)
@@ -127,7 +132,6 @@ def begin(
     if experiment.state == ExperimentState.SUBMITTED.value:
         experiments.move(session, experiment_id, ExperimentState.IMPLEMENTING)
     calls.interrupt(session, schema.ModelCall.implementation_id == implementation)
-    batch = get(session, schema.Batch, experiment.batch_id, "batch")
     options = caps.options_of(batch)
     environment = get(session, schema.Environment, batch.environment_id, "environment")
     idea = get(session, schema.Idea, experiment.idea_id, "idea")
@@ -176,6 +180,15 @@ def _free(holder: str, now: datetime) -> ColumnElement[bool]:
     return or_(table.holder.is_(None), table.holder == holder, table.lease_expires_at <= now)
 
 
+class Waiting(NamedTuple):
+    """An experiment that waits to be implemented: of which batch, and of whom."""
+
+    id: str
+    batch: str
+    owner: str
+    priority: int
+
+
 def unfinished(
     db: Database,
     session: Session,
@@ -184,31 +197,51 @@ def unfinished(
     limit: int = 1000,
     known: Collection[str] = (),
     full: Collection[str] = (),
-) -> dict[str, str]:
-    """Experiments that this holder may implement, with their batches: what comes next.
+) -> list[Waiting]:
+    """Return experiments that this holder may implement, in the order in which they come next.
 
-    The `known` ones are left out, and those of the batches that are `full`. The first of every
-    batch comes first, then the second of every batch, …: so none waits for another's crowd.
+    The `known` ones are left out, and those of the batches and owners that are `full`. Owners take
+    turns. An owner's batches with the highest priority come first, and batches of equal priority
+    take turns. Within a batch, what was begun before comes first.
     """
+    priority = func.coalesce(schema.Batch.options["priority"].as_integer(), 0)
+    is_new = case((schema.Experiment.state == ExperimentState.SUBMITTED.value, 1), else_=0)
     place = func.row_number().over(
-        partition_by=schema.Experiment.batch_id, order_by=schema.Experiment.position
+        partition_by=schema.Experiment.batch_id, order_by=(is_new, schema.Experiment.position)
     )
-    rows = session.execute(
-        select(schema.Experiment.id, schema.Experiment.batch_id)
+    found = (
+        select(
+            schema.Experiment.id,
+            schema.Experiment.batch_id,
+            schema.Batch.owner,
+            priority.label("priority"),
+            place.label("place"),
+        )
         .join(
             schema.Implementation,
             schema.Implementation.experiment_id == schema.Experiment.id,
         )
+        .join(schema.Batch, schema.Batch.id == schema.Experiment.batch_id)
         .where(
             schema.Experiment.state.in_(_WAITING),
+            schema.Batch.state == BatchState.RUNNING.value,
             schema.Experiment.id.not_in(known),
             schema.Experiment.batch_id.not_in(full),
+            schema.Batch.owner.not_in(full),
             _free(holder, db.now(session)),
         )
-        .order_by(place, schema.Experiment.id)
+        .subquery()
+        .c
+    )
+    turn = func.row_number().over(
+        partition_by=found.owner, order_by=(found.priority.desc(), found.place, found.id)
+    )
+    rows = session.execute(
+        select(found.id, found.batch_id, found.owner, found.priority)
+        .order_by(turn, found.place, found.id)
         .limit(limit)
     )
-    return {row.id: row.batch_id for row in rows}
+    return [Waiting(*row) for row in rows]
 
 
 def renew(db: Database, session: Session, holder: str = LOCAL, ttl: timedelta = LEASE) -> set[str]:
@@ -301,8 +334,7 @@ def succeed(db: Database, session: Session, work: Work, winner: int | None, code
     # Measurements are locked before the experiment, as everywhere (see `measurements.hold`).
     queued = ExperimentState.QUEUED
     if not experiments.move(session, work.experiment, queued, codebase_id=codebase):
-        for measurement in wanted:
-            measurements.cancel_unwanted(session, measurement)
+        measurements.cancel_unwanted(db, session, wanted)
         return
     _close(db, session, work, "succeeded", winner=winner, codebase_id=codebase)
     if work.repair is not None:
@@ -361,7 +393,7 @@ def give_up(
     """
     if not experiments.move(session, experiment_id, ExperimentState.FAILED, failure):
         return
-    repairs.abandon(session, experiment_id)
+    repairs.abandon(session, [experiment_id])
     table = schema.Implementation
     ended = changed(
         session,

@@ -24,7 +24,7 @@ from assay.domain.states import (
 )
 from assay.storage import baselines, conditions, disclosure, experiments, schema, shapes, software
 from assay.storage.database import Database
-from assay.storage.outbox import Topic, post
+from assay.storage.outbox import Topic, post, post_all
 from assay.storage.rows import changed, insert_missing, run
 from assay.storage.text import clean_json
 from assay.storage.types import clock
@@ -469,40 +469,55 @@ def _not_before(
     return db.now(session) + min(after * doubled, LONGEST_RETRY_AFTER)
 
 
-def cancel_unwanted(session: Session, measurement_id: str) -> None:
-    """Cancel a measurement that no unfinished experiment needs, and no baseline or base.
+def cancel_unwanted(db: Database, session: Session, ids: Collection[str]) -> None:
+    """Cancel those measurements that no unfinished experiment needs, and no baseline or base.
 
-    A queued one is cancelled at once; of one that runs, its worker is told to stop.
+    Queued ones are cancelled at once; of those that run, the workers are told to stop.
     """
-    wanted = session.scalars(
-        select(schema.Experiment.id)
-        .join(
-            schema.ExperimentMeasurement,
-            schema.ExperimentMeasurement.experiment_id == schema.Experiment.id,
-        )
+    link, table = schema.ExperimentMeasurement, schema.Measurement
+    wanted = (
+        select(link.experiment_id)
+        .join(schema.Experiment, schema.Experiment.id == link.experiment_id)
         .where(
-            schema.ExperimentMeasurement.measurement_id == measurement_id,
+            link.measurement_id == table.id,
             schema.Experiment.state.not_in([s.value for s in TERMINAL_EXPERIMENT]),
         )
-        .limit(1)
-    ).first()
-    row = session.get(schema.Measurement, measurement_id)
-    if wanted is not None or row is None or row.state in _TERMINAL:
-        return
-    environment = session.get(schema.Environment, row.environment_id)
-    is_control = row.kind == MeasurementKind.CONTROL.value  # of the reproduction that ended
-    if environment is not None and environment.codebase == row.codebase_id and not is_control:
-        return
-    if baselines.is_of_base(session, row):
-        return
-    if row.state == MeasurementState.QUEUED.value:
-        settle(session, measurement_id, MeasurementState.CANCELLED)
-        return
-    row.cancel_requested = True
-    workers = session.scalars(
-        select(schema.Attempt.worker_id).where(
-            schema.Attempt.measurement_id == measurement_id, schema.Attempt.released_at.is_(None)
-        )
+        .correlate(table)
+        .exists()
+    )
+    rows = session.execute(
+        select(table, schema.Environment.codebase)
+        .outerjoin(schema.Environment, schema.Environment.id == table.environment_id)
+        .where(table.id.in_(ids), table.state.not_in(_TERMINAL), ~wanted)
+        .execution_options(populate_existing=True)
     ).all()
-    for worker in workers:
-        post(session, Topic.WORKER, worker)
+    based = _bases_among(session, {row.codebase_id for row, _ in rows})
+    unwanted = [
+        row
+        for row, own in rows
+        # A control of the environment's own code belongs to the reproduction that ended.
+        if (row.codebase_id != own or row.kind == MeasurementKind.CONTROL.value)
+        and not (row.codebase_id in based and baselines.is_of_base(session, row))
+    ]
+    queued = [row.id for row in unwanted if row.state == MeasurementState.QUEUED.value]
+    running = [row.id for row in unwanted if row.state != MeasurementState.QUEUED.value]
+    # No unfinished experiment is to be told: none needs them.
+    changed(
+        session,
+        update(table)
+        .where(table.id.in_(queued), table.state == MeasurementState.QUEUED.value)
+        .values(state=MeasurementState.CANCELLED.value, finished_at=clock()),
+    )
+    changed(session, update(table).where(table.id.in_(running)).values(cancel_requested=True))
+    workers = session.scalars(
+        select(schema.Attempt.worker_id)
+        .where(schema.Attempt.measurement_id.in_(running), schema.Attempt.released_at.is_(None))
+        .distinct()
+    ).all()
+    post_all(db, session, Topic.WORKER, workers)
+
+
+def _bases_among(session: Session, codebases: Collection[str]) -> set[str]:
+    """Return the codebases that an idea changes and is compared with."""
+    base = schema.Idea.base_id
+    return set(session.scalars(select(base).where(base.in_(codebases)).distinct()))

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 class Topic(StrEnum):
     """What a message is about; its key is a row's id."""
 
-    IMPLEMENT = "implement"  # an experiment waits to be implemented
+    IMPLEMENT = "implement"  # experiments of a batch, or one of them, wait to be implemented
     IMPLEMENTER = "implementer"  # an idea or a search that this holder has was cancelled
     DRIVE = "drive"  # a search waits for a process of the service to drive it
     SCHEDULE = "schedule"  # a measurement was queued, or resources became free

@@ -6,6 +6,7 @@ implemented again, and what comes of that is measured instead. The chain is kept
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -163,11 +164,15 @@ def close(session: Session, experiment_id: str, number: int, codebase: str | Non
     )
 
 
-def abandon(session: Session, experiment_id: str) -> None:
-    """The experiment was cancelled: whatever repair is open will not be made."""
-    found = pending(session, experiment_id)
-    if found is not None:
-        close(session, experiment_id, found.number)
+def abandon(session: Session, experiment_ids: Sequence[str]) -> None:
+    """The experiments were cancelled: whatever repairs are open will not be made."""
+    open_ = session.execute(
+        select(schema.Repair.experiment_id, schema.Repair.number).where(
+            schema.Repair.experiment_id.in_(experiment_ids), schema.Repair.state == "open"
+        )
+    ).all()
+    for experiment_id, number in open_:
+        close(session, experiment_id, number)
 
 
 def of(session: Session, experiment_id: str) -> list[schema.Repair]:

@@ -125,12 +125,13 @@ def end(
         calls.interrupt(session, and_(schema.ModelCall.search_id == search_id, of_ideator))
         tell(db, session, search_id, f"search.{state.value}", {})
     if state is SearchState.CANCELLED:
+        most = batches.CHUNK  # of all its batches together
         for batch_id in session.scalars(
             select(schema.Batch.id).where(
                 schema.Batch.search_id == search_id, schema.Batch.finished_at.is_(None)
             )
         ).all():
-            batches.cancel(db, session, batch_id)
+            most -= batches.cancel(db, session, batch_id, most=most)
 
 
 def pause_after(

@@ -6,12 +6,15 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from assay.domain.conditions import UNRECORDED
 from assay.domain.states import Driver, MeasurementKind
 from assay.storage.schema.base import Base, Id, State
+
+#: Batches that were cancelled and have experiments that are not cancelled yet.
+CANCELLING_SQL = "state = 'cancelled' AND finished_at IS NULL"
 
 
 class Environment(Base):
@@ -124,6 +127,14 @@ class Batch(Base):
     """Ideas submitted together."""
 
     __tablename__ = "batch"
+    __table_args__ = (
+        Index(
+            "ix_batch_cancelling",
+            "id",
+            sqlite_where=text(CANCELLING_SQL),
+            postgresql_where=text(CANCELLING_SQL),
+        ),
+    )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     owner: Mapped[str] = mapped_column(Id, index=True)
