@@ -17,6 +17,7 @@ import httpx2
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
 from assay.contracts.search import (
+    DecisionRequest,
     EpochRequest,
     ExtendRequest,
     FinishRequest,
@@ -231,6 +232,7 @@ class FakeService:
             ("GET", f"/v1/searches/{id_}/calls", self._list_ideator_calls),
             ("PUT", f"/v1/searches/{id_}/calls/{id_}", self._begin_call),
             ("PUT", f"/v1/searches/{id_}/calls/{id_}/end", self._end_call),
+            ("PUT", f"/v1/searches/{id_}/epochs/(\\d+)/decision", self._put_decision),
             ("PUT", f"/v1/searches/{id_}/epochs/(\\d+)", self._put_epoch),
             ("POST", f"/v1/searches/{id_}/epochs/(\\d+)/batch", self._submit_epoch),
         ]  # fmt: skip
@@ -661,23 +663,40 @@ class FakeService:
         self.ideator_calls[id_] |= (ended.pop("answer") or {}) | ended | {"finished_at": NOW}
         return ok(self.ideator_calls[id_])
 
+    def _put_decision(self, request: httpx2.Request, id_: str, number: str) -> httpx2.Response:
+        asked = DecisionRequest.model_validate_json(request.content).model_dump(mode="json")
+        epochs, n = self.epochs[id_], int(number)
+        if n < len(epochs):
+            if epochs[n]["decision"] != asked:
+                raise Refused(409, "epoch_exists", "it was decided otherwise")
+            return ok(epochs[n])
+        self._add_epoch(id_, n, state="decided", decision=asked)
+        return ok(epochs[n], 201)
+
     def _put_epoch(self, request: httpx2.Request, id_: str, number: str) -> httpx2.Response:
         asked = EpochRequest.model_validate_json(request.content).model_dump(mode="json")
         epochs, n = self.epochs[id_], int(number)
-        if n < len(epochs):
+        if n < len(epochs) and epochs[n]["ideas"]:
             if epochs[n]["ideas"] != asked["ideas"]:
                 raise Refused(409, "epoch_exists", "other ideas are stored")
             return ok(epochs[n])
-        if n > len(epochs):
-            raise Refused(409, "epoch_missing", "the epoch before is missing")
-        epochs.append(
-            {"search": id_, "number": n, "state": "proposed", "batch": None,
-             "ideas": asked["ideas"], "created_at": NOW}
-        )  # fmt: skip
+        if n >= len(epochs):
+            self._add_epoch(id_, n)
+        epochs[n].update(state="proposed", ideas=asked["ideas"])
         return ok(epochs[n], 201)
+
+    def _add_epoch(self, id_: str, number: int, **more: Any) -> None:
+        if number != len(self.epochs[id_]) or number >= self.searches[id_]["epochs"]:
+            raise Refused(409, "epoch_out_of_order", f"{number} is not the next epoch")
+        self.epochs[id_].append(
+            {"search": id_, "number": number, "batch": None, "ideas": [], "decision": None,
+             "created_at": NOW} | more
+        )  # fmt: skip
 
     def _submit_epoch(self, request: httpx2.Request, id_: str, number: str) -> httpx2.Response:
         epoch, search = self.epochs[id_][int(number)], self.searches[id_]
+        if not epoch["ideas"]:
+            raise Refused(409, "conflict", f"epoch {number} has no ideas yet")
         if epoch["batch"] is None:
             options = BatchOptions.model_validate_json(request.content or b"{}")
             self.batch_options.append(options)
