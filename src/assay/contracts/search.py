@@ -124,9 +124,9 @@ class SeenBaseline(Request):
     """The baseline as a strategy saw it. `mean` and `spread` are in units of the metric."""
 
     reward: Number
-    mean: Number
+    mean: Number | None = Field(None, description="Null where ideators are not told of it.")
     spread: Number | None = None
-    seeds: Integer = Field(ge=1)
+    seeds: Integer = Field(0, ge=0)
 
 
 class DecisionRequest(Request):

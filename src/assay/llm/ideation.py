@@ -49,9 +49,10 @@ class Trajectory:
 
     `metric` is None without a valid result; `reward` is 0 then. `failure` says what went wrong.
     `seconds` is the wall clock of training and evaluation. `codebase` is the hash of the code that
-    was measured. `source` says whose it is, empty for
-    the search that asks; `elsewhere` says why its numbers cannot be compared with those of that
-    search, empty if they can.
+    was measured. `source` says whose it is, empty for the search that asks; `elsewhere` says why
+    its numbers cannot be compared with those of that search, empty if they can. `retries` is the
+    failed experiment that it measures again, if it does. In the state `submitted` it is an idea
+    whose result is not told.
     """
 
     id: str
@@ -72,6 +73,7 @@ class Trajectory:
     codebase: str | None = None
     source: str = ""
     elsewhere: str = ""
+    retries: str = ""
 
 
 @dataclass(frozen=True)

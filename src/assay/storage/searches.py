@@ -375,7 +375,7 @@ def put_decision(
     _check_size(search, field, request.ideas)
     decision = request.model_dump(mode="json", exclude_none=True)
     _add_epoch(db, session, search_id, number, [], decision)
-    told = {ask.operator: ask.count for ask in request.asks}
+    told: dict[str, int] = {ask.operator: ask.count for ask in request.asks}
     if request.remeasure is not None:
         told = {"remeasure": len(request.remeasure.experiments)}
     tell(db, session, search_id, EPOCH_DECIDED, {"epoch": number, "asked": told})
