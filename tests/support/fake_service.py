@@ -28,7 +28,7 @@ from assay.contracts.search import (
     SearchRequest,
 )
 from assay.contracts.worker import CordonRequest
-from assay.domain.hashing import derive_seed
+from assay.domain.hashing import derive_seed, tree_hash
 from assay.domain.metrics import Direction, RewardKind, reward
 from assay.domain.verdicts import Measured, judge
 from tests.support.fake_answers import event_stream, ok, page, problem
@@ -138,6 +138,8 @@ class FakeService:
         """Status and code of the answer where `streams` is false."""
         self.forgetful = False
         """Streams begin at the first event, whatever `Last-Event-ID` says."""
+        self.distinct_code = False
+        """Ideas in different words have different codebases."""
         self.unfinished = False
         """New batches stay unfinished until somebody calls `finish_all`."""
         self.agreement = "to the digit"
@@ -188,7 +190,7 @@ class FakeService:
         return [
             ("GET", "/v1/version", lambda r: ok({"version": "9.9"})),
             ("POST", "/v1/batches", self._create_batch),
-            ("GET", "/v1/batches", lambda r: page(self.batches.values(), r)),
+            ("GET", "/v1/batches", self._list_batches),
             ("GET", f"/v1/batches/{id_}", lambda r, b: ok(self._batch(b))),
             ("POST", f"/v1/batches/{id_}/cancel", self._cancel_batch),
             ("GET", f"/v1/batches/{id_}/events", self._events),
@@ -312,33 +314,56 @@ class FakeService:
 
     def finish(self, batch: str) -> None:
         """Give every experiment of a batch its result."""
+        for experiment in self.experiments[batch]:
+            self.finish_experiment(experiment)
+
+    def finish_experiment(self, experiment: dict[str, Any]) -> None:
+        """Give an experiment its result, on as many seeds as its batch has. The last one of a
+        batch finishes it."""
         baseline = Measured.of(dict(enumerate(BASELINE)))
         assert baseline is not None
-        for experiment in self.experiments[batch]:
-            result = self.outcome(experiment["idea"]["text"])
-            experiment.update(is_terminal=True, finished_at=NOW, seconds=3.5)
-            if isinstance(result, dict):
-                experiment.update(state="failed", failure=result)
-            else:
-                measured = Measured.of({0: result})
-                assert measured is not None
-                judged = judge(Direction.MINIMIZE, measured, baseline)
-                experiment.update(
-                    state="succeeded", metric=result, codebase="1" * 64,
-                    reward=reward(RewardKind.RECIPROCAL, result),
-                    comparison={
-                        "baseline_mean": 2.5, "baseline_spread": 0.0158, "baseline_n": 5, "n": 1,
-                        "effect": judged.effect, "standard_error": judged.standard_error,
-                        "sigmas": judged.sigmas, "degrees_of_freedom": judged.df,
-                        "low": judged.low, "high": judged.high, "p": judged.p,
-                        "posterior": judged.posterior, "p_improves": judged.p_improves,
-                        "verdict": judged.verdict.value,
-                    },
-                )  # fmt: skip
-            state = {"state": experiment["state"]}
-            self._event(batch, "experiment.changed", experiment["id"], state)
-        self._event(batch, "batch.finished", None, {})
-        self.batches[batch].update(state="finished", finished_at=NOW)
+        batch = experiment["batch"]
+        result = self.outcome(experiment["idea"]["text"])
+        experiment.update(is_terminal=True, finished_at=NOW, seconds=3.5)
+        if isinstance(result, dict):
+            experiment.update(state="failed", failure=result)
+        else:
+            seeds = self.batches[batch]["options"]["seeds"] if batch in self.batches else [0]
+            measured = Measured.of(dict.fromkeys(seeds, result))
+            assert measured is not None
+            judged = judge(Direction.MINIMIZE, measured, baseline)
+            experiment.update(
+                state="succeeded", metric=result, codebase=self.codebase_of(experiment),
+                reward=reward(RewardKind.RECIPROCAL, result),
+                comparison={
+                    "baseline_mean": 2.5, "baseline_spread": 0.0158, "baseline_n": 5,
+                    "n": len(seeds), "effect": judged.effect,
+                    "standard_error": judged.standard_error,
+                    "sigmas": judged.sigmas, "degrees_of_freedom": judged.df,
+                    "low": judged.low, "high": judged.high, "p": judged.p,
+                    "posterior": judged.posterior, "p_improves": judged.p_improves,
+                    "verdict": judged.verdict.value,
+                },
+            )  # fmt: skip
+        state = {"state": experiment["state"]}
+        self._event(batch, "experiment.changed", experiment["id"], state)
+        if all(each["is_terminal"] for each in self.experiments[batch]):
+            self._event(batch, "batch.finished", None, {})
+            self.batches[batch].update(state="finished", finished_at=NOW)
+
+    def codebase_of(self, experiment: dict[str, Any]) -> str:
+        """The codebase of an experiment: all have the same, unless `distinct_code` is set."""
+        text = experiment["idea"]["text"]
+        return tree_hash({"idea": text.encode()}) if self.distinct_code else "1" * 64
+
+    def _list_batches(self, request: httpx2.Request) -> httpx2.Response:
+        wanted = {name: request.url.params.get(name) for name in ("search", "state")}
+        found = [
+            self._batch(id_)
+            for id_, body in self.batches.items()
+            if all(value in (None, body.get(name)) for name, value in wanted.items())
+        ]
+        return page(found, request)
 
     def _event(self, batch: str, type_: str, experiment: str | None, data: Any) -> None:
         events = self.events[batch]

@@ -6,40 +6,42 @@ from collections import deque
 from math import ceil
 from statistics import median
 
-#: Answers and experiments that the estimates look back on.
+#: Answers that the estimate looks back on, and experiments that count in full.
 _ANSWERS, _EXPERIMENTS = 16, 64
 #: At most so many times the slots are decided and have not ended.
 MOST = 4
 
 
 class Pace:
-    """How long an ideator takes to answer, and for how long an experiment holds a slot."""
+    """How long an ideator takes to answer, and for how long an experiment holds one of `slots`."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
         self._latencies: deque[float] = deque(maxlen=_ANSWERS)
-        self._durations: deque[float] = deque(maxlen=_EXPERIMENTS)
+        self._busy = self._ended = 0.0
 
     def answered(self, seconds: float) -> None:
         """The ideas of a decision came after so many seconds."""
         self._latencies.append(seconds)
 
-    def ended(self, seconds: float) -> None:
-        """An experiment ended so many seconds after it was submitted."""
-        self._durations.append(seconds)
+    def passed(self, seconds: float, under_way: int, ended: int) -> None:
+        """For so many seconds experiments were under way, of which some have ended.
 
-    def target(self, slots: int, under_way: float) -> int:
+        Those beyond the slots wait for one, and do not count.
+        """
+        self._busy += seconds * min(under_way, self._slots)
+        self._ended += ended
+        if self._ended > _EXPERIMENTS:
+            self._busy /= 2
+            self._ended /= 2
+
+    def target(self) -> int:
         """Return how many experiments and ideas are to be under way.
 
-        While an answer takes L seconds, slots * L / D experiments end, which D seconds each:
-        so many ideas are asked for ahead, and the slots stay full. D is the mean, since that is
-        what decides how many end in a time; what has not ended yet counts with the seconds it
-        has taken, which are `under_way` in all, or the first to end would be believed to be
-        typical.
+        While an answer takes L seconds, slots * L / D experiments end, which hold a slot for D
+        seconds on average: so many ideas are asked for ahead, and the slots stay full.
         """
-        if not self._latencies or not self._durations:
-            return slots
-        duration = (sum(self._durations) + under_way) / len(self._durations)
-        if duration <= 0:
-            return slots
-        ahead = ceil(slots * median(self._latencies) / duration)
-        return min(slots + ahead, MOST * slots)
+        if not self._latencies or not self._ended or not self._busy:
+            return self._slots
+        ahead = ceil(self._slots * median(self._latencies) * self._ended / self._busy)
+        return min(self._slots + ahead, MOST * self._slots)

@@ -35,11 +35,10 @@ _TAKEN = ("epoch_exists", "epoch_out_of_order")
 
 @dataclass
 class _Running:
-    """A batch with experiments that have not ended. `begun`: when it was submitted."""
+    """A batch with experiments that have not ended."""
 
     batch: str
     total: int
-    begun: float
     ended: int = 0
     #: Whether more experiments have ended than were read.
     is_news: bool = True
@@ -69,7 +68,8 @@ class SlotLoop:
         self._slots = steps.strategy.slots
         self._chunk = chunk(steps.search, self._slots)
         self._log = DecisionLog(self._chunk, steps.search.seed)
-        self._pace = Pace()
+        self._pace = Pace(self._slots)
+        self._looked = clock.now()
         self._state = _State()
         self._gate = asyncio.Semaphore(MOST_ASKED)
         self._baseline: SeenBaseline | None = None
@@ -146,40 +146,44 @@ class SlotLoop:
         """Take note of the batch of a decision."""
         self._steps.batches[number] = body
         if body.finished_at is None:
-            self._state.running[number] = _Running(
-                body.id, body.counts.total, self._clock.now(), _ended(body)
-            )
+            self._state.running[number] = _Running(body.id, body.counts.total, _ended(body))
         else:
             self._state.unread[number] = body.id
 
     async def _look(self) -> bool:
         """Read which experiments have ended. Returns whether any has."""
         running = self._state.running
+        now = self._clock.now()
+        passed, self._looked = now - self._looked, now
         if not running:
             return False
+        under_way, ended_now = self._under_way(), 0
         bodies = await in_thread(self._unfinished)
-        now, has_news = self._clock.now(), False
         finished = []
         for number, run in list(running.items()):
             body = bodies.get(run.batch)
             if body is None:
                 body = await in_thread(partial(self._steps.client.batches.get, run.batch))
             ended = _ended(body)
-            for _ in range(ended - run.ended):
-                self._pace.ended(now - run.begun)
-                run.is_news = has_news = True
-            run.ended = ended
+            if ended > run.ended:
+                ended_now += ended - run.ended
+                run.ended, run.is_news = ended, True
             if body.finished_at is not None:
                 self._steps.batches[number] = body
                 self._state.unread[number] = run.batch
                 del running[number]
                 finished.append(number)
+        self._pace.passed(passed, under_way, ended_now)
         if finished:
             await in_thread(self._steps.refresh)
         for number in sorted(finished):
             tell = self._steps.observer.epoch_finished
             await in_thread(partial(tell, self._steps.search, number))
-        return has_news or bool(finished)
+        return ended_now > 0 or bool(finished)
+
+    def _under_way(self) -> int:
+        """How many experiments have been submitted and have not ended."""
+        return sum(run.total - run.ended for run in self._state.running.values())
 
     def _unfinished(self) -> dict[str, BatchBody]:
         search, state = self._steps.search.id, BatchState.RUNNING.value
@@ -208,12 +212,8 @@ class SlotLoop:
         state = self._state
         if len(self._log) >= self._steps.search.epochs or len(state.asking) >= MOST_ASKED:
             return False
-        now = self._clock.now()
-        left = [(run.total - run.ended, now - run.begun) for run in state.running.values()]
-        count = sum(number for number, _ in left)
-        count += sum(self._log[number].ideas for number in state.asking)
-        under_way = sum(number * seconds for number, seconds in left)
-        return count < self._pace.target(self._slots, under_way)
+        asked = sum(self._log[number].ideas for number in state.asking)
+        return self._under_way() + asked < self._pace.target()
 
     async def _decide(self) -> bool:
         """Take the next decision. Returns whether it could be taken.
@@ -323,7 +323,7 @@ class SlotLoop:
         self._steps.observer.asking(number, decision)
         begun = self._clock.now()
         told = self._log.told(number) if any(ask.known for ask in decision) else None
-        ideas = await self._steps.ask(number, decision, told)
+        ideas = await self._steps.ask(number, decision, told, at_once=True)
         self._pace.answered(self._clock.now() - begun)
         return ideas
 

@@ -8,6 +8,7 @@ submitting is exactly once, so a loop may be killed anywhere and started again.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -109,17 +110,23 @@ class Steps:
         return next((epoch for epoch in epochs if epoch.number == number), None)
 
     async def ask(
-        self, number: int, asks: Sequence[Ask], told: Baseline | None
+        self,
+        number: int,
+        asks: Sequence[Ask],
+        told: Baseline | None,
+        *,
+        at_once: bool = False,
     ) -> list[IdeaRequest]:
-        """The ideas of an epoch, one ask after the other: they begin with the same prompt, which
-        a provider has in its cache once the first is answered.
+        """The ideas of an epoch.
 
-        Answers that arrived before are taken from the record. Raises as `propose`.
+        One ask comes after the other: they begin with the same prompt, which a provider has in
+        its cache once the first is answered. With `at_once` they are asked together, which is
+        faster; if one fails the others still end, since they are paid for. Answers that arrived
+        before are taken from the record. Raises as `propose`.
         """
         answered = await in_thread(partial(self._ledger.answered, number))
-        ideas: list[IdeaRequest] = []
-        for position, ask in enumerate(asks):
-            ideas += await propose(
+        asked = [
+            propose(
                 self._ideator,
                 self.setting,
                 ask,
@@ -127,6 +134,16 @@ class Steps:
                 baseline=told,
                 hint=self._ledger.hint(number),
             )
+            for position, ask in enumerate(asks)
+        ]
+        if not at_once:
+            return [idea for each in asked for idea in await each]
+        ended = await asyncio.gather(*asked, return_exceptions=True)
+        ideas: list[IdeaRequest] = []
+        for outcome in ended:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            ideas += outcome
         return ideas
 
     def store(self, number: int, ideas: Sequence[IdeaRequest]) -> EpochBody:

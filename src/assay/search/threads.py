@@ -10,6 +10,8 @@ from contextvars import copy_context
 from typing import TypeVar
 
 T = TypeVar("T")
+#: The name of the threads.
+CALL = "search call"
 
 
 async def in_thread(action: Callable[[], T]) -> T:
@@ -39,5 +41,5 @@ async def in_thread(action: Callable[[], T]) -> T:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(end, result, error)
 
-    threading.Thread(target=work, name="search call", daemon=True).start()
+    threading.Thread(target=work, name=CALL, daemon=True).start()
     return await done
