@@ -9,6 +9,9 @@ from assay.llm.offline.knobs import Knob, Recipe
 #: What an ideator is asked for. `seed`, `exploit` and `explore` are those of the paper (§4.1).
 Operator = Literal["seed", "explore", "exploit", "refine", "combine", "ablate", "rescue"]
 
+#: Those whose ideas build on `IdeationRequest.parents`.
+BUILDING: frozenset[Operator] = frozenset({"exploit", "refine", "combine", "ablate", "rescue"})
+
 
 @dataclass(frozen=True)
 class Baseline:
@@ -82,7 +85,8 @@ class IdeationRequest:
 
     `trajectories` are all that is known, oldest first, the same for every question of an epoch.
     `parents` are those to build on: what beat the baseline if the operator is `exploit`, what
-    failed if it is `rescue`, none if the ideas are to be new. `seed` comes from
+    failed if it is `rescue`, what is promising if it is another of `BUILDING`, none if the ideas
+    are to be new. `seed` comes from
     `assay.domain.hashing.derive_seed`, so that an epoch that is asked for again gets the same
     answer offline. `sample_seed` is the same in all epochs: where not all trajectories fit into a
     prompt, it decides which do. `metric_goal` says which way the metric improves.
