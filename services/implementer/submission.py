@@ -353,12 +353,6 @@ def check_epoch(request: EpochRequest) -> None:
                 "an epoch holds new ideas; submit confirmations as a batch of their own",
                 "not_confirmable",
             )
-        if idea.codebase is not None:
-            raise InvalidInput.field(
-                f"/ideas/{place}/codebase",
-                "an epoch holds ideas for its executor; submit codebases as a batch of their own",
-                "executor_not_none",
-            )
     size = bytes_of(request.ideas)
     if size > MAX_EPOCH_BYTES:
         raise InvalidInput.field(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from assay.contracts.base import (
     READ_INTEGER,
@@ -27,6 +27,7 @@ from assay.contracts.base import (
 )
 from assay.contracts.batch import (
     MAX_IDEAS,
+    MAX_SEEDS,
     MAX_THINKING,
     BaseBody,
     CallFacts,
@@ -96,6 +97,71 @@ class EpochRequest(Request):
         description="At most the search's `batch_size`, and at most "
         f"{MAX_EPOCH_BYTES >> 20} MiB as JSON.",
     )
+
+
+class DecidedAsk(Request):
+    """A question that a strategy decided to put to the ideator."""
+
+    operator: Literal["seed", "exploit", "explore", "refine", "combine", "ablate", "rescue"]
+    count: Integer = Field(ge=1, le=MAX_IDEAS, description="Ideas that are asked for.")
+    seed: Integer = Field(0, ge=0, le=MAX_INTEGER)
+    parents: Items[ShortName] = Field(
+        [], max_length=1_000, description="Experiments that the ideas build on."
+    )
+
+
+class DecidedRemeasure(Request):
+    """Codebases that a strategy decided to measure on more seeds."""
+
+    experiments: Items[ShortName] = Field(min_length=1, max_length=MAX_IDEAS)
+    seeds: Integer = Field(
+        ge=1, le=MAX_SEEDS, description="Seeds that each codebase has afterwards."
+    )
+
+
+class SeenBaseline(Request):
+    """The baseline as a strategy saw it. `mean` and `spread` are in units of the metric."""
+
+    reward: Number
+    mean: Number | None = Field(None, description="Null where ideators are not told of it.")
+    spread: Number | None = None
+    seeds: Integer = Field(0, ge=0)
+
+
+class DecisionRequest(Request):
+    """What an asynchronous strategy decided, and all that the decision depends on.
+
+    With the search's settings and the decisions before, the strategy decides the same again.
+    """
+
+    asks: Items[DecidedAsk] = Field([], max_length=64, description="Questions to the ideator.")
+    remeasure: DecidedRemeasure | None = Field(
+        None, description="Measure again instead; then there are no `asks`."
+    )
+    seen: Items[ShortName] = Field(
+        [],
+        max_length=100_000,
+        description="Experiments whose results were known to it and to no decision before.",
+    )
+    pending: Items[Integer] = Field(
+        [],
+        max_length=10_000,
+        description="Numbers of the earlier decisions that had not ended.",
+    )
+    baseline: SeenBaseline | None = Field(None, description="Null before it was measured.")
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> DecisionRequest:
+        if bool(self.asks) == (self.remeasure is not None):
+            raise ValueError("name either `asks` or `remeasure`")
+        return self
+
+    @property
+    def ideas(self) -> int:
+        """How many ideas the epoch will hold, if the ideator has as many."""
+        if self.remeasure is not None:
+            return len(self.remeasure.experiments)
+        return sum(ask.count for ask in self.asks)
 
 
 #: Tokens of a call, at most: far more than any model reads or writes.
@@ -254,9 +320,12 @@ class EpochBody(Resource):
     object: Literal["epoch"] = "epoch"
     search: str
     number: int
-    state: str = Field(description="proposed, submitted or finished.")
+    state: str = Field(description="decided, proposed, submitted or finished.")
     batch: str | None
-    ideas: list[IdeaRequest]
+    ideas: list[IdeaRequest] = Field(description="Empty while it is only decided.")
+    decision: DecisionRequest | None = Field(
+        None, description="What an asynchronous strategy decided; null for the others."
+    )
     created_at: datetime
 
 
