@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from assay.contracts.base import (
+    MAX_INTEGER,
     READ_INTEGER,
     Dollars,
     GpuHours,
