@@ -39,12 +39,15 @@ class Arm:
 
     Attributes:
         wave: Ideas per epoch, or per decision of an asynchronous strategy.
+        by_posterior: Whether the expected effect decides what is confirmed. If not, the measured
+            one does, as in `assay.search.confirming`.
     """
 
     name: str
     strategy: str
     config: Mapping[str, Any] = field(default_factory=dict)
     wave: int = 8
+    by_posterior: bool = False
 
     def run(self, draw: Draw, budget: float) -> Outcome:
         """Search until the budget, in core-seconds, is spent, and confirm the best."""
@@ -110,9 +113,12 @@ class _Search:
         return self._lab.finish(self._best(), self._now)
 
     def _best(self) -> list[Point]:
-        """What is confirmed: the points that most probably improve most."""
-        found = posterior(self._ended).candidates
-        improved = [each.trajectory for each in found if _improves(each.trajectory)]
+        """What is confirmed: of each codebase that improves, the trajectory on most seeds."""
+        # One for each codebase, best first by the expected effect.
+        found = [each.trajectory for each in posterior(self._ended).candidates]
+        if not self._arm.by_posterior:
+            found.sort(key=lambda past: -_effect(past))
+        improved = [past for past in found if _effect(past) > 0]
         return [self._points[past.id] for past in improved[:CONFIRMED]]
 
     def _may_decide(self) -> bool:
@@ -210,8 +216,8 @@ def _place(past: Trajectory) -> tuple[int, int]:
     return past.epoch, past.position
 
 
-def _improves(past: Trajectory) -> bool:
+def _effect(past: Trajectory) -> float:
     standing = past.standing
     if standing is None or standing.effect is None or standing.verdict == Verdict.IDENTICAL:
-        return False
-    return standing.effect > 0
+        return 0.0
+    return standing.effect

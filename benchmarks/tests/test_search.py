@@ -249,6 +249,17 @@ def test_asynchronous_arms_waste_less_of_the_workers(world: World) -> None:
     assert idle(thompson) < idle(REFERENCE)
 
 
+def test_what_is_confirmed_is_chosen_by_measured_or_expected_effect(world: World) -> None:
+    """They differ where some codebases were measured on more seeds than others."""
+    config = {"keep": 8, "seeds": 4}
+    measured = Arm("measured", "thompson", config, 4)
+    expected = Arm("expected", "thompson", config, 4, by_posterior=True)
+    draws = [Draw(world, seed) for seed in range(8)]
+    budget = 120 * world.run_cost
+    by_measured = [measured.run(draw, budget).winner for draw in draws]
+    assert by_measured != [expected.run(draw, budget).winner for draw in draws]
+
+
 def test_holm() -> None:
     adjusted = holm({"a": 0.01, "b": 0.04, "c": 0.03})
     assert adjusted == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
