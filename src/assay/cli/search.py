@@ -62,9 +62,21 @@ def start(
     context: typer.Context,
     env: Annotated[str, typer.Argument(help="Environment: name or name@hash.")],
     profile: opt.Profile,
-    strategy: Annotated[str, typer.Option(help="evolution or best-of-n.")] = "evolution",
-    epochs: Annotated[int, typer.Option(min=1, max=10_000, help="Rounds.")] = 5,
-    batch_size: Annotated[int, typer.Option(min=1, help="Ideas per round.")] = 8,
+    strategy: Annotated[
+        str, typer.Option(help="evolution, best-of-n, random, greedy or thompson.")
+    ] = "evolution",
+    epochs: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Rounds; decisions of an asynchronous strategy.")
+    ] = 5,
+    batch_size: Annotated[int, typer.Option(min=1, help="Ideas per round or decision.")] = 8,
+    slots: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Experiments that an asynchronous strategy keeps under way; thompson: 16.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed asks the same questions.")] = 0,
     ideator: opt.Ideator = "offline:ideator",
     executor: opt.Executor = "offline:literal",
@@ -143,7 +155,8 @@ def start(
         effort=ideator_effort,
         context_tokens=context_tokens,
     )
-    settings = {} if positives is None else {"positives": positives}
+    settings: dict[str, Any] = {} if positives is None else {"positives": positives}
+    settings |= _slots(strategy, slots)
     config = _config(strategy, settings, options, asked, warm_start or [], pause=not no_pause)
     rest = {"confirm": confirm, "confirm_seeds": confirm_seeds, "overlap": not no_overlap}
     config = config.model_copy(update=rest)
@@ -157,7 +170,25 @@ def start(
     request.driver = "service" if detach else "client"
     if detach:
         _refuse_folders(record, replay)
+    if replay is not None and is_asynchronous(strategy):
+        raise InvalidInput(f"--replay: what {strategy} asks depends on when results come")
     _start(context, request, config, _recorded(record, replay), patience, dry_run, yes, as_json)
+
+
+def is_asynchronous(strategy: str) -> bool:
+    """Whether a strategy decides whenever slots are free. Raises InvalidInput: there is none."""
+    from assay.search import open_strategy
+
+    return open_strategy(strategy).slots is not None
+
+
+def _slots(strategy: str, slots: int | None) -> dict[str, int]:
+    """The setting of a strategy for its slots. Raises InvalidInput: it has none."""
+    if slots is None:
+        return {}
+    if not is_asynchronous(strategy):
+        raise InvalidInput(f"--slots: {strategy} works in epochs; leave it out, or name thompson")
+    return {"keep": slots}
 
 
 def _refuse_folders(record: Path | None, replay: Path | None) -> None:
@@ -260,7 +291,8 @@ def _start(
     ideator = None
     if not detach:
         ideator = open_ideator_named(request.ideator, config.ideator, recorded)
-    size = f"{request.epochs} epochs of {request.batch_size} ideas"
+    rounds = "decisions" if is_asynchronous(request.strategy) else "epochs"
+    size = f"{request.epochs} {rounds} of {request.batch_size} ideas"
     with root(context).client() as client:
         config = _with_sources(client, config, request.environment)
         request.config = config.record()
@@ -394,6 +426,33 @@ def watch(context: typer.Context, search: Search, as_json: AsJson = False) -> No
             _show(client, client.searches.get(id_), out)
     if paused:
         raise typer.Exit(PAUSED)
+
+
+@app.command()
+@command
+def decisions(context: typer.Context, search: Search, as_json: AsJson = False) -> None:
+    """Show what an asynchronous search decided.  Example: assay search decisions srch_01k8…"""
+    from assay.analysis.tables import cell, table
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        id_ = full_id(search, client.searches.list())
+        found = [epoch for epoch in client.searches.epochs(id_) if epoch.decision is not None]
+    made = table("decision", "state", "asked for", "parents", "results", "pending")
+    results = 0
+    for epoch in found:
+        decision = epoch.decision
+        assert decision is not None
+        results += len(decision.seen)
+        parents = list(dict.fromkeys(id_ for ask in decision.asks for id_ in ask.parents))
+        if decision.remeasure is not None:
+            parents = decision.remeasure.experiments
+        pending = ", ".join(map(str, decision.pending)) or "–"
+        row = (epoch.number, epoch.state, decision.in_words, ", ".join(parents) or "–")
+        made.add_row(*map(cell, (*row, results, pending)))
+    out.data(found, made)
+    if not found:
+        out.say(f"{id_} has no decisions: its strategy works in epochs, or it has not begun.")
 
 
 @app.command()
@@ -646,7 +705,8 @@ def _show(client: Client, search: SearchBody, out: Output) -> None:
         )
     line = (
         f"{search.id}: {search.state}, {search.strategy} on {search.environment}, "
-        f"{search.profile}; epoch {search.epochs_finished} of {search.epochs} finished; driven by "
+        f"{search.profile}; {_round(search)} {search.epochs_finished} of {search.epochs} "
+        f"finished; driven by "
         f"{'the service' if search.driver == Driver.SERVICE else 'a client'}"
     )
     epochs = list(client.searches.epochs(search.id))
@@ -662,6 +722,10 @@ def _show(client: Client, search: SearchBody, out: Output) -> None:
         detached = search.driver == Driver.SERVICE
         how = "Watch it: assay search watch" if detached else "Go on with: assay search resume"
         out.say(f"{how} {search.id}")
+
+
+def _round(search: SearchBody) -> str:
+    return "epoch" if search.slots is None else "decision"
 
 
 def _confirmed(client: Client, search: SearchBody) -> list[ExperimentBody]:

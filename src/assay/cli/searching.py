@@ -17,7 +17,7 @@ from assay.contracts.environment import BaselineBody
 from assay.contracts.search import SearchBody
 from assay.contracts.worker import WorkerBody
 from assay.domain.metrics import is_better
-from assay.search import Ask, Observer
+from assay.search import Ask, Observer, Remeasure
 
 #: Seconds between two looks at how far a search is.
 PROGRESS_SECONDS = 5.0
@@ -57,6 +57,11 @@ class LineObserver(Observer):
         """How the epoch is split between operators."""
         wanted = ", ".join(f"{ask.count} {ask.operator}" for ask in asks)
         self._out.say(f"epoch {number}: asking for {wanted}")
+
+    def remeasuring(self, number: int, again: Remeasure) -> None:
+        """Which codebases."""
+        ids = ", ".join(past.id for past in again.trajectories)
+        self._out.say(f"epoch {number}: measuring on {again.seeds} seeds: {ids}")
 
     def stored(self, number: int, ideas: Sequence[IdeaRequest]) -> None:
         """How many ideas came."""
@@ -152,11 +157,18 @@ def follow_search(
     for event in client.searches.follow(search):
         if show_event is not None:
             show_event(event)
+        elif event.type == "search.epoch_decided":
+            asked = ", ".join(f"{count} {name}" for name, count in event.data["asked"].items())
+            decided = client.searches.get(search)
+            out.say(f"decision {event.data['epoch'] + 1} of {decided.epochs}: {asked}")
+            out.say(f"  {read_progress(client, decided).work()}")
         elif event.type == "search.epoch_stored":
             out.say(f"epoch {event.data['epoch']}: {event.data['ideas']} ideas stored")
         elif event.type == "search.epoch_submitted":
             number, batch = int(event.data["epoch"]), str(event.data["batch"])
             observer.submitted(number, batch)
+            if client.searches.get(search).slots is not None:
+                continue  # several are under way at once
             if client.batches.get(batch).finished_at is None:
                 follow_batch(out, client, batch, lambda _: None)
             observer.epoch_finished(client.searches.get(search), number)

@@ -158,6 +158,13 @@ class DecisionRequest(Request):
         return self
 
     @property
+    def in_words(self) -> str:
+        """What is asked for: `2 refine, 2 explore`, or `3 remeasure on 2 seeds`."""
+        if self.remeasure is not None:
+            return f"{len(self.remeasure.experiments)} remeasure on {self.remeasure.seeds} seeds"
+        return ", ".join(f"{ask.count} {ask.operator}" for ask in self.asks)
+
+    @property
     def ideas(self) -> int:
         """How many ideas the epoch will hold, if the ideator has as many."""
         if self.remeasure is not None:
@@ -367,6 +374,13 @@ class SearchBody(Resource):
     metadata: dict[str, str]
     created_at: datetime
     finished_at: datetime | None
+
+    @property
+    def slots(self) -> int | None:
+        """Return how many experiments its strategy keeps under way; None: it works in epochs."""
+        settings = self.config.get("strategy")
+        keep = settings.get("keep") if isinstance(settings, dict) else None
+        return keep if isinstance(keep, int) else None
 
     @property
     def open_pause(self) -> PauseBody | None:
