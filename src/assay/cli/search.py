@@ -12,6 +12,7 @@ import typer
 
 from assay.cli import exporting
 from assay.cli import options as opt
+from assay.cli import search_report
 from assay.cli.batch import take
 from assay.cli.command import (
     INTERRUPTED,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from assay.search.config import IdeatorOptions
 
 app = typer.Typer(name="search", no_args_is_help=True, help="Search over ideas.")
+
+app.command("report")(search_report.report)
 
 Search = Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")]
 PatienceSeconds = Annotated[
