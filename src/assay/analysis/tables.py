@@ -24,7 +24,16 @@ _STYLE = {
 #: Columns that give way where a terminal is narrow.
 _WRAPPED = frozenset(
     {
-        *("idea", "what happened", "found", "title", "profiles", "sandbox", "ideator → executor"),
+        *(
+            "idea",
+            "what happened",
+            "found",
+            "title",
+            "profiles",
+            "sandbox",
+            "Model name",
+            "ideator → executor",
+        ),
         *("facts", "workers", "because of", "evidence"),
     }
 )

@@ -217,7 +217,7 @@ def _table(table: Table) -> RenderableType:
         return clean(f"{title}. {table.absent}\n")
     spanned = [text for text, span in table.groups for _ in range(span)]
     names = [
-        clean(f"{spanned[n]} {column}".strip() if spanned else column)
+        clean(f"{spanned[n]}\n{column}".strip() if spanned else column)
         for n, column in enumerate(table.columns)
     ]
     made = new_table(*names, title=title, right=[names[n] for n in table.numeric])

@@ -49,7 +49,10 @@ _STYLE: Any = {
     "grid.color": _GRID,
     "xtick.color": _GREY,
     "ytick.color": _GREY,
-    "legend.frameon": False,
+    "legend.frameon": True,
+    "legend.framealpha": 0.85,
+    "legend.edgecolor": "none",
+    "legend.borderpad": 0.2,
     "legend.fontsize": 8,
     "text.parse_math": False,  # a dollar sign of a model is a dollar sign
 }
@@ -121,7 +124,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     elif panel.y_range is not None:
         axes.set_ylim(*panel.y_range)
     elif panel.from_zero:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
     if panel.is_whole:
         places = sorted({x for series in panel.series for x in series.x})
         if len(places) <= _TICKS:
@@ -158,6 +161,8 @@ def _draw_series(axes: Axes, panel: Panel, series: Series) -> None:
             series.x, [0.02] * len(series.x), "x", color="#b91c1c", alpha=0.55, markersize=4,
             transform=place, label=label, clip_on=False,
         )  # fmt: skip
+    elif series.mark == "line" and series.is_faint:
+        axes.plot(x, y, color=color, linestyle=(0, (1, 1.5)), linewidth=1.4, label=label)
     elif series.mark == "line":
         axes.plot(x, y, "o-", color=color, markersize=4.5, linewidth=1.8, label=label)
     elif series.mark == "steps":
@@ -184,7 +189,8 @@ def _draw_series(axes: Axes, panel: Panel, series: Series) -> None:
 def _draw_bars(axes: Axes, panel: Panel, x: list[float], y: list[float], color: str) -> None:
     bars = axes.bar(x, y, color=color, alpha=0.85, width=0.62)
     texts = [f"{value:.0%}" if panel.is_share else f"{value:.4g}" for value in y]
-    axes.bar_label(bars, texts, padding=2, fontsize=8, color=_INK)
+    behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8}
+    axes.bar_label(bars, texts, padding=3, fontsize=8, color=_INK, bbox=behind)
 
 
 def _draw_points(axes: Axes, panel: Panel, series: Series, color: str, label: str) -> None:

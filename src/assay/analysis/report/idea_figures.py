@@ -24,7 +24,7 @@ _COMMON = 0.5
 _THEMES = 2
 _LETTERS = re.compile(r"[^\W\d_]{3,}")
 _STOP_TEXT = """
-all and are but can for from has have into its more not one only other per set than that
+after before between during all and are but can for from has have into its more not one only other per set than that
 the them then this use used using was when where which will with without add adds added
 change changed changes each every idea ideas instead make makes replace through
 """
@@ -200,7 +200,7 @@ def diversity(searches: Sequence[Named]) -> Figure:
         pairs = list(zip(record.epochs, record.epochs[1:], strict=False))
         found = [similarity(before, after) for before, after in pairs]
         alike.append(Series(label, "line", x[1:], [both[0] for both in found], color))
-        alike.append(Series("", "steps", x[1:], [both[1] for both in found], color, is_faint=True))
+        alike.append(Series("", "line", x[1:], [both[1] for both in found], color, is_faint=True))
     panels = [
         Panel("Average reward", "epoch", "reward ↑", rewards, is_whole=True),
         Panel(

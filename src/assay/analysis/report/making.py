@@ -20,6 +20,8 @@ from assay.analysis.report.record import SearchRecord, counts_as_tried, is_score
 from assay.analysis.report.search_figures import Named, named
 from assay.analysis.rows import leads
 from assay.analysis.text import counted, format_number
+from assay.contracts.batch import ExperimentBody
+from assay.domain.metrics import Direction
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def _summary(each: Named) -> Summary:
         Fact(
             f"best {record.environment.metric}",
             format_number(best.metric if best else None),
-            winners.standing(best) if best else "no result yet",
+            _standing(record, best),
         ),
         Fact(
             "baseline",
@@ -119,6 +121,19 @@ def _summary(each: Named) -> Summary:
         f"{counted(search.batch_size, 'idea')} by {record.models}.{state}"
     )
     return Summary(search.id, label, headline, facts, _warnings(record))
+
+
+def _standing(record: SearchRecord, best: ExperimentBody | None) -> str:
+    """Return what may be said of the best, and of a better one that was not confirmed."""
+    if best is None:
+        return "no result yet"
+    said = winners.standing(best)
+    top = record.best_metric(record.experiments)
+    if top is None or top == best.metric:
+        return said
+    which = "highest" if record.direction is Direction.MAXIMIZE else "lowest"
+    rest = "not confirmed" if best.confirmation is None else "not the best confirmed"
+    return f"{said}; the {which}, {format_number(top)}, is {rest}"
 
 
 def _of_baseline(record: SearchRecord) -> str:

@@ -123,7 +123,7 @@ class SearchRecord:
     @property
     def hours_name(self) -> str:
         """Return the name of what hours are counted in."""
-        return "GPU-hours" if self.gpus else "hours of workers"
+        return "GPU-hours" if self.gpus else "worker hours"
 
     def finished(self) -> list[ExperimentBody]:
         """Return the experiments that have ended, in the order in which they did."""

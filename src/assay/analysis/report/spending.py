@@ -150,7 +150,9 @@ def _dollars(record: SearchRecord, dollars: Decimal | None) -> Cell:
 
 def format_hours(hours: float) -> str:
     """`0.0031`, `0.52`, `12.3`: hours with as many digits as mean something."""
-    return f"{hours:.1f}" if hours >= 10 else f"{hours:.2f}" if hours >= 0.1 else f"{hours:.4f}"
+    if 0 < hours < 0.0001:
+        return "<0.0001"
+    return f"{hours:.1f}" if hours >= 10 else f"{hours:.2f}" if hours >= 0.1 else f"{hours:.2g}"
 
 
 def cost_figure(searches: Sequence[Named]) -> Figure:
