@@ -24,7 +24,8 @@ _COMMON = 0.5
 _THEMES = 2
 _LETTERS = re.compile(r"[^\W\d_]{3,}")
 _STOP_TEXT = """
-after before between during all and are but can for from has have into its more not one only other per set than that
+after before between during
+all and are but can for from has have into its more not one only other per set than that
 the them then this use used using was when where which will with without add adds added
 change changed changes each every idea ideas instead make makes replace through
 """
