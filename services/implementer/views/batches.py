@@ -17,8 +17,8 @@ from assay.contracts.batch import (
     EventBody,
     Funnel,
     Links,
-    MeasurementCounts,
     MeasuredBaseBody,
+    MeasurementCounts,
 )
 from assay.contracts.caps import CapBody
 from assay.contracts.environment import MetricSpec
@@ -151,7 +151,7 @@ def _measurements(session: Session, batch_id: str) -> MeasurementCounts:
         .where(schema.Experiment.batch_id == batch_id, link.role == repairs.SCORE)
         .group_by(table.state)
     ).all()
-    by_state = {state: n for state, n in rows}
+    by_state: dict[str, int] = dict(rows)
     return MeasurementCounts(total=sum(by_state.values()), **by_state)
 
 

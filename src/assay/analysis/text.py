@@ -133,10 +133,23 @@ def counted(number: int, thing: str, several: str | None = None) -> str:
 
 
 #: Characters of the end of an id: 40 random bits.
-_SHORT = 8
+SHORT_ID = 8
 
 
 def short_id(id_: str) -> str:
     """`exp_5m8q2x7k`: an id by its prefix and end, which commands take in its place."""
     prefix, _, rest = id_.rpartition("_")
-    return f"{prefix}_{rest[-_SHORT:]}" if prefix and len(rest) > _SHORT else id_
+    return f"{prefix}_{rest[-SHORT_ID:]}" if prefix and len(rest) > SHORT_ID else id_
+
+
+#: Characters of an idea that are shown.
+_MOST_TEXT = 2_000
+
+
+def without_tags(text: str, *, is_whole: bool) -> str:
+    """Return an idea cleaned and shortened; unless `is_whole`, without its code changes."""
+    shown = clean(text).strip().removesuffix("[End]").strip()
+    if not is_whole:
+        shown = shown.partition("[Code Changes]")[0].strip()
+        shown = shown.removeprefix("[Experiment]").strip()
+    return shown if len(shown) <= _MOST_TEXT else shown[: _MOST_TEXT - 1].rstrip() + "…"

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from assay.cli import exporting
+from assay.cli import completion, exporting, search_report
 from assay.cli import options as opt
-from assay.cli import search_report
 from assay.cli.batch import take
 from assay.cli.command import (
     INTERRUPTED,
@@ -47,7 +46,10 @@ app = typer.Typer(name="search", no_args_is_help=True, help="Search over ideas."
 
 app.command("report")(search_report.report)
 
-Search = Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")]
+Search = Annotated[
+    str,
+    typer.Argument(help="Id, or the beginning or end of one.", autocompletion=completion.searches),
+]
 PatienceSeconds = Annotated[
     float,
     typer.Option(
@@ -63,7 +65,12 @@ Detach = Annotated[
 @command
 def start(
     context: typer.Context,
-    env: Annotated[str, typer.Argument(help="Environment: name or name@hash.")],
+    env: Annotated[
+        str,
+        typer.Argument(
+            help="Environment: name or name@hash.", autocompletion=completion.environments
+        ),
+    ],
     profile: opt.Profile,
     strategy: Annotated[
         str, typer.Option(help="evolution, best-of-n, random, greedy or thompson.")
@@ -289,13 +296,15 @@ def _start(
     yes: bool,
     as_json: bool,
 ) -> None:
+    from assay.analysis.text import counted
+
     out = root(context).output(as_json)
     detach = request.driver == "service"
     ideator = None
     if not detach:
         ideator = open_ideator_named(request.ideator, config.ideator, recorded)
-    rounds = "decisions" if is_asynchronous(request.strategy) else "epochs"
-    size = f"{request.epochs} {rounds} of {request.batch_size} ideas"
+    rounds = "decision" if is_asynchronous(request.strategy) else "epoch"
+    size = f"{counted(request.epochs, rounds)} of {counted(request.batch_size, 'idea')}"
     with root(context).client() as client:
         config = _with_sources(client, config, request.environment)
         request.config = config.record()
@@ -509,17 +518,19 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List searches, newest first.  Example: assay search list"""
+    from assay.analysis.sparklines import sparkline
     from assay.analysis.tables import cell, table
-    from assay.analysis.text import format_number
+    from assay.analysis.text import format_number, short_id
 
     out = root(context).output(as_json)
     with root(context).client() as client:
         found, truncated = take(client.searches.list(), limit)
-    made = table("id", "environment", "strategy", "state", "epochs", "best so far")
+    made = table("id", "environment", "strategy", "state", "epochs", "best so far", "")
     for body in found:
         best = format_number(body.best[-1].best_so_far) if body.best else "–"
         epochs = f"{body.epochs_finished}/{body.epochs}"
-        row = (body.id, body.environment, body.strategy, body.state, epochs, best)
+        curve = sparkline([entry.best_so_far for entry in body.best], 20)
+        row = (short_id(body.id), body.environment, body.strategy, body.state, epochs, best, curve)
         made.add_row(*map(cell, row))
     out.data(found, made, truncated=truncated)
     if not found:
@@ -696,7 +707,8 @@ def _detached(search: SearchBody, out: Output) -> None:
 
 def _show(client: Client, search: SearchBody, out: Output) -> None:
     from assay.analysis import best_table, worn_note
-    from assay.cli.searching import read_progress
+    from assay.analysis.sparklines import sparkline
+    from assay.cli.searching import describe_best, read_progress
 
     note = worn_note(client.environments.get(search.environment))
     notes = [] if note is None else [note]
@@ -719,8 +731,11 @@ def _show(client: Client, search: SearchBody, out: Output) -> None:
         out.data(found)
         return
     shown = _results(client, search, confirmed, out) if confirmed else []
-    progress = read_progress(client, search).lines()
-    out.data(found, line, *progress, best_table(search.best), *shown, *notes)
+    progress = read_progress(client, search)
+    curve = sparkline([entry.best_so_far for entry in search.best])
+    lines = [*progress.lines(), *([f"best so far by epoch: {curve}"] if curve else [])]
+    lines += describe_best(client, progress)
+    out.data(found, line, *lines, best_table(search.best), *shown, *notes)
     if search.state == "running" and search.open_pause is None:
         detached = search.driver == Driver.SERVICE
         how = "Watch it: assay search watch" if detached else "Go on with: assay search resume"
@@ -752,12 +767,12 @@ def _results(
 
 
 def _answer(answer: IdeatorCallBody) -> str:
-    from assay.analysis.text import clean
+    from assay.analysis.text import clean, counted
 
-    unread = f", {answer.unread} passages unread" if answer.unread else ""
+    unread = f", {counted(answer.unread, 'passage')} unread" if answer.unread else ""
     heading = (
-        f"--- {answer.id}: epoch {answer.epoch}, {answer.operator}, {answer.ideas} ideas{unread}, "
-        f"{answer.stop}"
+        f"--- {answer.id}: epoch {answer.epoch}, {answer.operator}, "
+        f"{counted(answer.ideas or 0, 'idea')}{unread}, {answer.stop}"
     )
     return f"{clean(heading)}\n{clean(answer.text or '')}"
 

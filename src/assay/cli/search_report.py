@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from assay.cli import completion
 from assay.cli.command import AsJson, command, full_id, root
 from assay.domain.errors import InvalidInput
 from assay.domain.isolation import is_offline
@@ -36,7 +37,12 @@ if TYPE_CHECKING:
 @command
 def report(
     context: typer.Context,
-    searches: Annotated[list[str], typer.Argument(help="Searches, by id.", metavar="SEARCH...")],
+    searches: Annotated[
+        list[str],
+        typer.Argument(
+            help="Searches, by id.", metavar="SEARCH...", autocompletion=completion.searches
+        ),
+    ],
     html: Annotated[
         Path | None,
         typer.Option(help="Write one self-contained file with figures and tables."),

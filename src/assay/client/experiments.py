@@ -55,7 +55,10 @@ class Experiments(Group):
         state: str | None = None,
         environment: str | None = None,
     ) -> Iterator[ExperimentBody]:
-        """Experiments, page by page as they are asked for; `environment`: a name or `name@hash`."""
+        """Experiments, page by page as they are asked for.
+
+        `environment` is a name or `name@hash`.
+        """
         query = {"batch": batch, "state": state, "environment": environment}
         return self._walk(ExperimentBody, self.path, query)
 

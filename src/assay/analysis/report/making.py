@@ -103,7 +103,7 @@ def _summary(each: Named) -> Summary:
         ),
         Fact(
             "ideas",
-            f"{len(scored)} of {len(tried)}",
+            f"{len(scored)}/{len(tried)}",
             f"came to a result ({_percent(len(scored), len(tried))})",
         ),
         Fact("leads", str(better), f"of {judged} judged; luck alone gives {by_luck:.1f}"),

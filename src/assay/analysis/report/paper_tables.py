@@ -17,13 +17,17 @@ from assay.analysis.report.record import (
     metrics,
 )
 from assay.analysis.report.search_figures import Named, by_task
-from assay.analysis.text import clean, format_effect, format_number, format_verdict
+from assay.analysis.text import (
+    clean,
+    format_effect,
+    format_number,
+    format_verdict,
+    without_tags,
+)
 from assay.contracts.batch import ExperimentBody
 from assay.domain.metrics import Direction, best
 
 _NONE = Cell("–")
-#: Characters of an idea that tables show.
-_MOST_TEXT = 2_000
 #: Rows of examples per search.
 _EXAMPLES = 3
 _RULE = (
@@ -241,15 +245,6 @@ def _failed(experiment: ExperimentBody) -> Cell:
         last = lines[-1] if failure.stage in ("start", "train", "score") else lines[0]
         said = f"\n\nFailed at {failure.stage} ({failure.code}): {last[:300]}"
     return Cell(text + said)
-
-
-def without_tags(text: str, *, is_whole: bool) -> str:
-    """Return an idea cleaned and shortened; unless `is_whole`, without its code changes."""
-    shown = clean(text).strip().removesuffix("[End]").strip()
-    if not is_whole:
-        shown = shown.partition("[Code Changes]")[0].strip()
-        shown = shown.removeprefix("[Experiment]").strip()
-    return shown if len(shown) <= _MOST_TEXT else shown[: _MOST_TEXT - 1].rstrip() + "…"
 
 
 def _number(value: float | None) -> Cell:

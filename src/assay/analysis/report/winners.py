@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 
 from assay.analysis.report.content import Step, Winner
-from assay.analysis.report.paper_tables import without_tags
 from assay.analysis.report.record import SearchRecord, is_scored
 from assay.analysis.rows import rank
-from assay.analysis.text import format_effect, format_number, format_verdict, idea_title
+from assay.analysis.text import (
+    format_effect,
+    format_number,
+    format_verdict,
+    idea_title,
+    without_tags,
+)
 from assay.contracts.batch import ExperimentBody
 from assay.domain.metrics import Direction
 from assay.domain.verdicts import Verdict
