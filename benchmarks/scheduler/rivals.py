@@ -24,6 +24,8 @@ class Decider(Protocol):
     ahead: int
     # Whether it looks at hosts without a free GPU too.
     looks_at_all: bool
+    # Whether it tells owners and batches apart.
+    by_batch: bool
 
     def order(self, job: Job) -> tuple[object, ...]: ...
 
@@ -39,6 +41,7 @@ class Assay:
     clock = 1.0
     ahead = 8
     looks_at_all = True
+    by_batch = True
 
     def __init__(self) -> None:
         self._served: dict[Size, float] = {}
@@ -66,6 +69,7 @@ class Fifo:
     clock = 1.0
     ahead = 1
     looks_at_all = False
+    by_batch = False
     strict = True
     # Whether two jobs of one size fit alike.
     sizes_only = True

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import islice
 
-from assay.domain.placement import Occupancy, Supply
+from assay.domain.placement import Batch, Line, Occupancy, Supply, look_ahead
 from benchmarks.scheduler.rivals import Decider
 from benchmarks.scheduler.workloads import (
     CPUS_PER_GPU,
@@ -28,6 +28,8 @@ from benchmarks.scheduler.workloads import (
 # Of the scheduler: when a silent worker gets no more work, when what it ran is lost, and when
 # what nobody claimed is taken back.
 SUSPECT, LEASE, UNCLAIMED = 60.0, 180.0, 60.0
+# GPUs, bound, and the batch where a decider tells batches apart.
+Kind = tuple[int, float, Batch | None]
 
 
 @dataclass
@@ -80,7 +82,10 @@ class Host:
                 isolated=True,
                 starting=self.starting,
                 running=tuple(
-                    Occupancy(j.gpus * CPUS_PER_GPU, j.gpus, j.gpus * MEMORY_PER_GPU, until)
+                    Occupancy(
+                        *(j.gpus * CPUS_PER_GPU, j.gpus, j.gpus * MEMORY_PER_GPU, until),
+                        *j.demand.batch,
+                    )
                     for j, _, until in self.running.values()
                 ),
             )
@@ -104,7 +109,9 @@ class Simulation:
         self._loose = set(self._by_name)
         self._events: list[tuple[float, int, str, object]] = []
         self._count = 0
-        self._queues: dict[tuple[int, float], list[tuple[tuple[object, ...], Job]]] = {}
+        #: By what a job needs, and of whose batch it is where the decider asks.
+        self._queues: dict[Kind, list[tuple[tuple[object, ...], Job]]] = {}
+        self._running_of_batch: dict[Batch, int] = defaultdict(int)
         self._waiting = 0
         self._waiting_of: dict[str, int] = defaultdict(int)
         self._running_of: dict[str, int] = defaultdict(int)
@@ -185,15 +192,19 @@ class Simulation:
 
     def _submit(self, at: float, jobs: list[Job]) -> None:
         for job in jobs:
-            queue = self._queues.setdefault((job.gpus, job.demand.bound_seconds), [])
+            queue = self._queues.setdefault(self._kind(job), [])
             queue.append((self._decider.order(job), job))
             self._waiting_of[job.owner] += 1
             self._wanted += job.gpus
-        for queue in self._queues.values():
-            queue.sort(key=lambda entry: entry[0], reverse=True)
+        for kind in {self._kind(job) for job in jobs}:
+            self._queues[kind].sort(key=lambda entry: entry[0], reverse=True)
         self._waiting += len(jobs)
         self._reserved = set()
         self._look()
+
+    def _kind(self, job: Job) -> Kind:
+        batch = job.demand.batch if self._decider.by_batch else None
+        return (job.gpus, job.demand.bound_seconds, batch)
 
     def _started(self, at: float, who: tuple[Host, Job, float]) -> None:
         if self._current(who):
@@ -228,6 +239,7 @@ class Simulation:
         self._free += job.gpus
         self._allocated -= job.gpus
         self._running_of[job.owner] -= job.gpus
+        self._running_of_batch[job.demand.batch] -= job.gpus
         if self._waiting:
             # Until the next decision, what became free counts as idle.
             self._idle += job.gpus
@@ -237,7 +249,7 @@ class Simulation:
         self.metrics.lost += job.gpus * (until - placed)
         self._release(host, job)
         entry = (self._decider.order(job), job)
-        queue = self._queues[job.gpus, job.demand.bound_seconds]
+        queue = self._queues.setdefault(self._kind(job), [])
         queue.append(entry)
         queue.sort(key=lambda entry: entry[0], reverse=True)
         self._waiting += 1
@@ -283,10 +295,22 @@ class Simulation:
 
     def _heads(self) -> list[Job]:
         heads: list[Job] = []
-        for (gpus, _), queue in self._queues.items():
+        for (gpus, _), queues in self._by_need().items():
             count = min(128, self._free // gpus + self._decider.ahead)
-            heads += [job for _, job in islice(reversed(queue), count)]
+            if not self._decider.by_batch:
+                heads += [job for _, job in islice(reversed(queues[0]), count)]
+                continue
+            lines = {Line(queue[-1][1].demand.batch, 0, len(queue)): queue for queue in queues}
+            for line, n in look_ahead(lines, self._running_of_batch, gpus, count).items():
+                heads += [job for _, job in islice(reversed(lines[line]), n)]
         return heads
+
+    def _by_need(self) -> dict[tuple[int, float], list[list[tuple[tuple[object, ...], Job]]]]:
+        found: dict[tuple[int, float], list[list[tuple[tuple[object, ...], Job]]]] = {}
+        for (gpus, bound, _), queue in self._queues.items():
+            if queue:
+                found.setdefault((gpus, bound), []).append(queue)
+        return found
 
     def _supplies(self) -> list[Supply]:
         """What the decider looks at, in a fixed order."""
@@ -318,6 +342,7 @@ class Simulation:
             gone = {name for name, _ in chosen}
             for queue in self._queues.values():
                 _drop(queue, gone)
+            self._queues = {kind: queue for kind, queue in self._queues.items() if queue}
             if len(chosen) >= 128:
                 self._push(tick + self._decider.clock, "again", None)
 
@@ -334,6 +359,7 @@ class Simulation:
         self._wanted -= job.gpus
         self._waiting_of[job.owner] -= 1
         self._running_of[job.owner] += job.gpus
+        self._running_of_batch[job.demand.batch] += job.gpus
         if job.started is None:
             job.started = at
         who = (host, job, at)

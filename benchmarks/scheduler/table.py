@@ -9,6 +9,7 @@ from benchmarks.scheduler.measure import Summary
 from benchmarks.scheduler.workloads import BUDGETS, KINDS
 
 SATURATED, BATCH, CLAIRVOYANT, ALLOCATION, TICK = 1.05, 1.15, 1.05, 0.98, 1.0
+CROWDED, UNEQUAL = 1.03, 0.01
 
 Cell: TypeAlias = Callable[[Summary], str]
 
@@ -72,6 +73,9 @@ def _bars(summary: Summary) -> Iterator[tuple[str, float, float]]:
     bar = next(kind.bar for kind in KINDS if kind.name == summary.workload)
     if bar == "saturated":
         yield "makespan / lower bound", summary.ratio, SATURATED
+    if bar == "shares":
+        yield "1 / utilisation beside a crowd", summary.ratio, CROWDED
+        yield "unequal shares of two owners (1 - Jain)", 1 - summary.jain, UNEQUAL
     if bar == "batch":
         yield "makespan / lower bound", summary.ratio, BATCH
     if bar == "clairvoyant" and summary.clairvoyant is not None:

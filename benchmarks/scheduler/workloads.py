@@ -82,6 +82,7 @@ class Draw:
             bound_seconds=budget + 2 * EVALUATION_BUDGET + MINUTE,
             batch_at=submitted if batch_at < 0 else batch_at,
             queued_at=submitted,
+            owner=owner,
         )
         job = Job(name, gpus, seconds, starting, submitted, owner, demand)
         self.jobs.append(job)
@@ -128,6 +129,15 @@ def _queued(draw: Draw, count: int) -> None:
         draw.job(
             draw.size(FOUR), 0.0, "ab"[number // 250 % 2], batch_at=number // 250 * MINUTE / 1e3
         )
+
+
+def _crowd(draw: Draw, gpus: int, hours: float = 3) -> None:
+    """An owner with work for half the cluster, behind one with 100 times as much."""
+    few = round(hours * HOUR * gpus / 2 / _gpu_seconds(TWO))
+    for _ in range(100 * few):
+        draw.job(draw.size(TWO), 0.0, "a")
+    for _ in range(few):
+        draw.job(draw.size(TWO), 0.0, "b", batch_at=1e-3)
 
 
 def _flood(draw: Draw, gpus: int, flood: int, hours: float = 4) -> None:
@@ -182,6 +192,7 @@ KINDS: Sequence[Kind] = (
         horizon=4 * HOUR,
         early=0.3,
     ),
+    Kind("o", "two owners, one with 100 times the ideas", _crowd, "shares", horizon=3 * HOUR),
     Kind(
         "h8",
         "flood of 8 GPUs, now and then 1",

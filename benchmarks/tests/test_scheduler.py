@@ -131,6 +131,6 @@ def test_a_slice_passes_the_bars() -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     summary = json.loads(done.stdout.splitlines()[-1])
     assert summary["missed"] == 0
-    assert len(summary["worst"]) == 5
+    assert len(summary["worst"]) == 7
     ratios = summary["ratios_at_saturation"]
     assert ratios["assay"] < ratios["fifo"] < ratios["clocked poll"]

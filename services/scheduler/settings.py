@@ -29,6 +29,9 @@ class SchedulerSettings(ServiceSettings):
         60, gt=0, description="An attempt that was not taken by then goes to another worker."
     )
     starting_per_worker: int = Field(4, ge=1, description="Attempts starting at once on a worker.")
+    shares: dict[str, float] = Field(
+        {}, description="Owner → weight of its share in measuring (JSON); 1 for all others."
+    )
     placements: int = Field(128, ge=1, description="Assignments of one transaction.")
     cordon_failures: int = Field(3, ge=1, description="Failures for which a worker is cordoned.")
     cordon_window_seconds: float = Field(1800, gt=0, description="They count for so long.")
@@ -40,7 +43,11 @@ class SchedulerSettings(ServiceSettings):
 
     @property
     def policy(self) -> Policy:
-        return Policy(starting_per_worker=self.starting_per_worker, placements=self.placements)
+        return Policy(
+            starting_per_worker=self.starting_per_worker,
+            placements=self.placements,
+            shares=self.shares,
+        )
 
     @property
     def silence(self) -> timedelta:

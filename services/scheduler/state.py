@@ -1,11 +1,11 @@
 """What the scheduler decides on, read from the database: workers, what they hold, and the heads of
-the queue. Never the queue: of each shape only as many measurements as could start now."""
+the queue. Never the queue: of each shape and batch only what could start now."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -14,12 +14,14 @@ from sqlalchemy import ColumnElement, Select, case, func, literal_column, or_, s
 from sqlalchemy.orm import Session
 
 from assay.domain.conditions import UNRECORDED
-from assay.domain.placement import Demand, Occupancy, Policy, Supply
+from assay.domain.placement import Batch, Demand, Line, Occupancy, Policy, Supply, look_ahead
 from assay.domain.states import LIVE_ATTEMPT, AttemptState, MeasurementState, WorkerState
 from assay.storage import schema
 from assay.storage.database import Database
 from assay.storage.types import epoch
 
+#: Batches of a shape that are looked at: those beyond wait until one of these has ended.
+BATCHES = 128
 _LIVE = frozenset(s.value for s in LIVE_ATTEMPT)
 _STARTING = frozenset({AttemptState.ASSIGNED.value, AttemptState.STARTING.value})
 
@@ -38,6 +40,8 @@ class Held(NamedTuple):
     created: float
     lease: float
     deadline: float | None
+    owner: str
+    batch_at: float | None
 
     @property
     def is_live(self) -> bool:
@@ -116,7 +120,7 @@ def view(db: Database, session: Session, window: float) -> View:
     """Read workers and what they hold. `window`: for how many seconds failures count."""
     now = db.now(session)
     hosts = [Host(*row) for row in session.execute(_hosts(now.timestamp() - window))]
-    held = [Held(*row) for row in session.execute(_HELD)]
+    held = list(map(Held._make, session.execute(_HELD)))
     return View(now, hosts, held)
 
 
@@ -133,7 +137,12 @@ _HELD = select(
     epoch(_attempt.created_at),
     epoch(_attempt.lease_expires_at),
     epoch(_attempt.deadline_at),
-).where(_attempt.released_at.is_(None))
+    schema.Measurement.owner,
+    epoch(schema.Measurement.batch_at),
+).where(
+    _attempt.released_at.is_(None),
+    schema.Measurement.id == _attempt.measurement_id,
+)
 
 
 def _hosts(since: float) -> Select[*tuple[Any, ...]]:
@@ -223,7 +232,12 @@ def _supply(host: Host, held: Sequence[Held], starting: int) -> Supply:
         isolated=host.isolated,
         starting=starting,
         running=tuple(
-            Occupancy(each.cpus, each.gpus, each.memory_bytes, each.until) for each in held
+            Occupancy(
+                *(each.cpus, each.gpus, each.memory_bytes, each.until),
+                owner=each.owner,
+                batch_at=each.batch_at or 0.0,
+            )
+            for each in held
         ),
     )
 
@@ -246,8 +260,8 @@ def demands(
     free: Sequence[Supply],
     policy: Policy,
 ) -> list[Demand]:
-    """Of each shape that waits and has workers, the first measurements of the queue: as many as
-    could start now, and a few that may hold back resources. Empty if none could start."""
+    """Of each shape that waits and has workers, the measurements that come next: for each owner as
+    many as could start now, and a few that may hold back resources. Empty if none could start."""
     open_ = [supply for supply in free if can_start(supply, policy)]
     room = {shape.id: _room(shape, open_) for shape in shapes}
     if not any(room.values()):
@@ -256,7 +270,7 @@ def demands(
     for shape in shapes:
         if any(_suits(shape, supply) for supply in free):
             limit = min(room[shape.id] + policy.reservations, policy.placements)
-            found.extend(first_in_queue(session, shape, now, limit))
+            found.extend(first_in_queue(session, shape, now, limit, _running(shape, free)))
     failed = _failed_on(session, [demand.measurement for demand in found])
     return [
         replace(demand, avoid_workers=frozenset(failed[demand.measurement]))
@@ -335,17 +349,82 @@ def _room(shape: Waiting, free: Iterable[Supply]) -> int:
     )
 
 
-def first_in_queue(session: Session, shape: Waiting, now: datetime, limit: int) -> list[Demand]:
-    """Return the first `limit` measurements that wait for a shape, in the order of the queue."""
+def _running(shape: Waiting, free: Iterable[Supply]) -> dict[Batch, int]:
+    """How much runs of each batch on the shape's hardware class, in CPUs or GPUs."""
+    running: dict[Batch, int] = defaultdict(int)
+    for supply in free:
+        if supply.hardware_class == shape.hardware_class:
+            for batch, amount in supply.held_by.items():
+                running[batch] += amount
+    return running
+
+
+def first_in_queue(
+    session: Session,
+    shape: Waiting,
+    now: datetime,
+    limit: int,
+    running: Mapping[Batch, int] | None = None,
+) -> list[Demand]:
+    """Return the measurements that wait for a shape and come next, for each owner `limit`.
+
+    `running`: how much runs of each batch. Of an owner, the batch that runs least comes first.
+    """
+    waits: dict[tuple[Batch, int], list[Demand]] = defaultdict(list)
+    for priority, batch_at in _batches(session, shape, now):
+        for demand in _first_of_batch(session, shape, now, priority, batch_at, limit):
+            waits[demand.batch, priority].append(demand)
+    lines = {Line(*key, len(found)): found for key, found in waits.items()}
+    taken = look_ahead(lines, running or {}, shape.gpus or shape.cpus, limit)
+    return [demand for line, number in taken.items() for demand in lines[line][:number]]
+
+
+def _batches(session: Session, shape: Waiting, now: datetime) -> list[tuple[int, datetime | None]]:
+    """Return priority and time of the batches that wait for a shape, `BATCHES` at most.
+
+    The highest priority comes first, and of one priority the oldest. From each the next is found
+    by a look into the index of the queue.
+    """
+    table = _measurement
+    first = (
+        select(table.priority, table.batch_at)
+        .where(*_queued(now), table.shape_id == shape.id)
+        .order_by(*_ORDER)
+        .limit(1)
+    )
+    found: list[tuple[int, datetime | None]] = []
+    row = session.execute(first).first()
+    while row is not None and len(found) < BATCHES:
+        priority, batch_at = row
+        found.append((priority, batch_at))
+        later = first.where(table.priority == priority, table.batch_at > batch_at)
+        lower = first.where(table.priority < priority)
+        row = session.execute(later).first() or session.execute(lower).first()
+    return found
+
+
+def _first_of_batch(
+    session: Session,
+    shape: Waiting,
+    now: datetime,
+    priority: int,
+    batch_at: datetime | None,
+    limit: int,
+) -> list[Demand]:
     table = _measurement
     rows = session.execute(
         select(
             table.id,
-            table.priority,
+            table.owner,
             epoch(table.batch_at).label("batch_at"),
             epoch(table.queued_at).label("queued_at"),
         )
-        .where(*_queued(now), table.shape_id == shape.id)
+        .where(
+            *_queued(now),
+            table.shape_id == shape.id,
+            table.priority == priority,
+            table.batch_at == batch_at,
+        )
         .order_by(*_ORDER)
         .limit(limit)
     ).all()
@@ -356,13 +435,14 @@ def first_in_queue(session: Session, shape: Waiting, now: datetime, limit: int) 
             gpus=shape.gpus,
             memory_bytes=shape.memory_bytes,
             hardware_class=shape.hardware_class,
-            priority=row.priority,
+            priority=priority,
             budget_seconds=shape.budget_seconds,
             bound_seconds=shape.bound_seconds,
-            batch_at=row.batch_at or row.queued_at,
+            batch_at=row.batch_at,
             queued_at=row.queued_at,
             needs_isolation=shape.needs_isolation,
             setting=shape.setting,
+            owner=row.owner,
         )
         for row in rows
     ]

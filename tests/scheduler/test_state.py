@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from sqlalchemy import insert, select, text, update
 
 from assay.domain.conditions import Conditions
 from assay.domain.ids import new_id
-from assay.domain.placement import Policy
+from assay.domain.placement import Policy, place
 from assay.environments.catalog import Catalog
 from assay.storage import schema, shapes
 from assay.storage.database import Database
@@ -86,26 +88,22 @@ def test_the_queue_is_looked_at_through_its_index(
         now = postgres.now(session)
         (shape,) = waiting(session, now)
         assert len(session.execute(waiting_shapes(now)).all()) == 6
-        plans = [
-            _explain(session, waiting_shapes(now)),
-            _explain(
-                session, _last_statement(session, lambda: first_in_queue(session, shape, now, 40))
-            ),
-        ]
+        read = _statements(session, lambda: first_in_queue(session, shape, now, 40))
+        plans = [_explain(session, each) for each in (waiting_shapes(now), *read)]
     for plan in plans:
         assert "ix_measurement_queue" in plan
         assert "Seq Scan on measurement" not in plan
         assert "Sort" not in plan, plan
 
 
-def _last_statement(session, call):  # type: ignore[no-untyped-def]
-    """The statement that a call executes."""
+def _statements(session, call):  # type: ignore[no-untyped-def]
+    """The statements that a call executes."""
     from sqlalchemy import event
 
     seen = []
     event.listen(session, "do_orm_execute", lambda state: seen.append(state.statement))
     call()
-    return seen[0]
+    return seen
 
 
 def _explain(session, statement):  # type: ignore[no-untyped-def]
@@ -123,3 +121,64 @@ def test_measurements_of_an_older_version_are_given_shapes(world: World) -> None
         row = session.get_one(schema.Measurement, measurement)
         assert row.batch_at == row.created_at
         assert row.shape_id is not None
+
+
+def next_in_queue(world: World, limit: int, **shares: float) -> Counter[str]:
+    """Of which owners and batches the next placements are."""
+    policy = Policy(starting_per_worker=limit, shares=shares)
+    with world.db.read() as session:
+        seen = view(world.db, session, 1800)
+        free, _ = supplies(seen, 60, 1800, policy)
+        heads = demands(session, waiting(session, seen.now), seen.now, free, policy)
+    chosen = {each.measurement for each in place(heads, free, seen.now.timestamp(), policy)}
+    with world.db.read() as session:
+        return Counter(
+            session.scalars(
+                select(schema.Batch.labels["name"].as_string())
+                .join(schema.Experiment, schema.Experiment.batch_id == schema.Batch.id)
+                .join(
+                    schema.ExperimentMeasurement,
+                    schema.ExperimentMeasurement.experiment_id == schema.Experiment.id,
+                )
+                .where(schema.ExperimentMeasurement.measurement_id.in_(chosen))
+            )
+        )
+
+
+def submit(world: World, name: str, ideas: int, owner: str, **options: object) -> str:
+    """Submit a batch for an owner, and implement its ideas."""
+    batch = world.submit(*(f"{name} {n}" for n in range(ideas)), owner=owner, **options)
+    with world.db.write() as session:
+        session.get_one(schema.Batch, batch).labels = {"name": name}
+    for number, experiment in enumerate(world.experiments(batch)):
+        world.implement(experiment.id, f"{name} = {number}\n")
+    return batch
+
+
+def test_owners_and_their_batches_have_equal_shares_of_what_is_free(world: World) -> None:
+    """Though one has submitted far more, and long before the others."""
+    world.restart("two", cpus=8)
+    submit(world, "crowd", 20, "a")
+    submit(world, "few", 3, "a")
+    submit(world, "other", 5, "b")
+    assert next_in_queue(world, 8) == {"crowd": 2, "few": 2, "other": 4}
+    assert next_in_queue(world, 8, b=3.0)["other"] == 5, "all that it has"
+
+
+def test_what_runs_counts_against_a_share(world: World) -> None:
+    world.restart("two", cpus=8)
+    crowd = submit(world, "crowd", 20, "a")
+    for experiment in world.experiments(crowd)[:4]:
+        attempt = world.assign(world.measurements(experiment.id)[0])
+        assert attempt is not None
+        world.claim(attempt)
+    submit(world, "other", 5, "b")
+    assert next_in_queue(world, 8) == {"other": 4}
+
+
+def test_a_priority_does_not_overtake_another_owner(world: World) -> None:
+    world.restart("two", cpus=8)
+    submit(world, "low", 9, "a")
+    submit(world, "high", 3, "a", priority=100)
+    submit(world, "other", 9, "b")
+    assert next_in_queue(world, 8) == {"high": 3, "low": 1, "other": 4}

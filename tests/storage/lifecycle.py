@@ -88,6 +88,7 @@ class World:
         *texts: str,
         hardware_class: str = CLASS,
         on: Conditions | None = None,
+        owner: str = "local",
         **options: object,
     ) -> str:
         """Submit a batch, under conditions that nobody recorded unless some are given; its id."""
@@ -104,7 +105,7 @@ class World:
                 self.db,
                 session,
                 request,
-                "local",
+                owner,
                 self.environment,
                 on or Conditions(hardware_class),
             )

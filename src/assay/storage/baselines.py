@@ -101,8 +101,9 @@ def hasten(session: Session, batch: schema.Batch) -> None:
         .with_for_update(key_share=True, skip_locked=True)
     ).all()
     if waiting:
+        now = session.scalars(select(clock())).one()  # one for all: they are a batch of their own
         session.execute(
-            update(table).where(table.id.in_(waiting)).values(priority=priority, batch_at=clock()),
+            update(table).where(table.id.in_(waiting)).values(priority=priority, batch_at=now),
             execution_options={"synchronize_session": False},
         )
 

@@ -1,7 +1,9 @@
 """Which queued measurement goes to which worker: pure functions of state."""
 
+from assay.domain.placement.heads import Line, look_ahead
 from assay.domain.placement.policy import place, plan, queue_order
 from assay.domain.placement.types import (
+    Batch,
     Demand,
     Occupancy,
     Placement,
@@ -14,7 +16,9 @@ from assay.domain.placement.types import (
 )
 
 __all__ = [
+    "Batch",
     "Demand",
+    "Line",
     "Occupancy",
     "Placement",
     "Plan",
@@ -22,6 +26,7 @@ __all__ = [
     "Reservation",
     "Size",
     "Supply",
+    "look_ahead",
     "place",
     "plan",
     "queue_order",

@@ -1,9 +1,10 @@
 """Which queued measurement goes to which worker: a pure function of state.
 
-Queue order is priority, age of the batch, longest budget first within a batch. At equal priority
-sizes take turns: the size that runs least goes first. A measurement takes the worker it fills
-most. One that fits nowhere now holds back the worker that can hold it earliest, and others go
-there only if they have ended by then, or take nothing that it needs.
+Sizes take turns: the size that runs least goes first. Within a size, the owner that runs least
+for its weight goes first. Of an owner, the highest priority goes first, then the batch that runs
+least; of a batch, what has the longest budget. A measurement takes the worker it fills most. One
+that fits nowhere now holds back the worker that can hold it earliest, and others go there only if
+they have ended by then, or take nothing that it needs.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from operator import attrgetter
 from typing import TypeAlias
 
 from assay.domain.placement.host import Hold, Host, Need, earliest, has_room, need_of
 from assay.domain.placement.types import (
+    LEAST_OF_BATCHES,
+    Batch,
     Demand,
     Placement,
     Plan,
@@ -23,9 +25,11 @@ from assay.domain.placement.types import (
     Reservation,
     Size,
     Supply,
+    size_of,
 )
 
 Order: TypeAlias = tuple[float, float, float, float, str]
+_Turn: TypeAlias = tuple[float, int, int, Order]
 _Rank: TypeAlias = tuple[float, str, Supply]
 
 
@@ -75,27 +79,35 @@ def plan(
         return Plan()
     hosts = {supply.worker: Host(supply, now) for supply in open_}
     making = _Making(queues, supplies, hosts, now, policy, served or {})
-    for priority in sorted({queue.priority for queue in queues}, reverse=True):
-        making.serve([queue for queue in queues if queue.priority == priority])
+    making.serve([queue for queue in queues if not queue.is_idle])
+    making.serve([queue for queue in queues if queue.is_idle])
     return Plan(tuple(making.placements), tuple(making.reservations))
 
 
 class _Queue:
-    """Waiting measurements of one priority and kind, first first."""
+    """Waiting measurements of one batch, priority and kind, first first."""
 
-    __slots__ = ("_next", "blocked", "demands", "need", "order", "priority")
+    __slots__ = ("_next", "batch", "demands", "is_idle", "need", "order", "owner", "priority")
 
     def __init__(self, demands: list[Demand]) -> None:
         self.demands = sorted(demands, key=queue_order)
         self.priority = self.demands[0].priority
         self.need = need_of(self.demands[0])
-        self.blocked = False
+        self.batch = self.demands[0].batch
+        self.owner = self.demands[0].owner
+        self.is_idle = self.priority < LEAST_OF_BATCHES
         self._next = 0
         self.order = queue_order(self.demands[0])
 
     @property
     def head(self) -> Demand:
         return self.demands[self._next]
+
+    def precedes(self, other: _Queue) -> bool:
+        """Whether all of it comes before the other's, whatever runs."""
+        if self.owner == other.owner:
+            return other.priority < self.priority
+        return other.is_idle and not self.is_idle
 
     def pop(self) -> bool:
         """Go on to the next; false at the end."""
@@ -106,10 +118,22 @@ class _Queue:
         return True
 
 
+def _levels(queues: Iterable[_Queue]) -> dict[str, list[list[_Queue]]]:
+    """By owner, the queues of each priority, the highest first."""
+    levels: dict[str, dict[int, list[_Queue]]] = {}
+    for queue in queues:
+        levels.setdefault(queue.owner, {}).setdefault(queue.priority, []).append(queue)
+    return {
+        owner: [found[priority] for priority in sorted(found, reverse=True)]
+        for owner, found in levels.items()
+    }
+
+
 def _queues(demands: Iterable[Demand]) -> list[_Queue]:
     kinds: dict[tuple[object, ...], list[Demand]] = {}
     for d in demands:
         key = (
+            d.batch,
             d.priority,
             d.gpus,
             d.cpus,
@@ -123,15 +147,59 @@ def _queues(demands: Iterable[Demand]) -> list[_Queue]:
     return [_Queue(each) for each in kinds.values()]
 
 
+class _Running:
+    """What runs on the workers of a hardware class, what is placed there included."""
+
+    def __init__(self, supplies: Iterable[Supply], policy: Policy) -> None:
+        self._policy = policy
+        self._sizes: dict[int, int] = {}
+        self._batches: dict[Batch, int] = {}
+        self._owners: dict[str, float] = {}
+        self.cpus = self.gpus = 0
+        for supply in supplies:
+            self.cpus += supply.total[0]
+            self.gpus += supply.total[1]
+            for size, amount in supply.held.items():
+                self._sizes[size] = self._sizes.get(size, 0) + amount
+            for batch, amount in supply.held_by.items():
+                self._count(batch, amount)
+
+    def _count(self, batch: Batch, amount: int) -> None:
+        owner = batch[0]
+        self._batches[batch] = self._batches.get(batch, 0) + amount
+        more = amount / self._policy.weight(owner)
+        self._owners[owner] = self._owners.get(owner, 0.0) + more
+
+    def add(self, demand: Demand) -> None:
+        """Count a measurement that was placed."""
+        size = size_of(demand)
+        self._sizes[size] = self._sizes.get(size, 0) + abs(size)
+        self._count(demand.batch, abs(size))
+
+    def of_size(self, size: int) -> int:
+        """How much of that size runs."""
+        return self._sizes.get(size, 0)
+
+    def turn(self, queue: _Queue) -> _Turn:
+        """Sort key of what waits for the same size: who runs least goes first."""
+        return (
+            self._owners.get(queue.owner, 0.0),
+            -queue.priority,
+            self._batches.get(queue.batch, 0),
+            queue.order,
+        )
+
+
 class _Turns:
     """Waiting measurements of one size, and what that size has already.
 
     `sizes` is how many sizes wait for the same hardware, `largest` whether this is the largest.
     """
 
-    def __init__(self, has: int, total: int, served_at: float) -> None:
-        self.has = has
-        self._total = max(1, total)
+    def __init__(self, running: _Running, size: int, served_at: float) -> None:
+        self.has = running.of_size(size)
+        self._running = running
+        self._total = max(1, running.gpus if size > 0 else running.cpus)
         self._served_at = served_at
         self.reserved = 0
         self.held_back = 0
@@ -141,7 +209,7 @@ class _Turns:
 
     @property
     def first(self) -> _Queue:
-        return min(self.queues, key=attrgetter("order"))
+        return min(self.queues, key=self._running.turn)
 
     def rank(self, now: float, patience: float) -> tuple[bool, float, float, Order]:
         """Who runs least goes first, then who was served longest ago, then queue order.
@@ -150,7 +218,9 @@ class _Turns:
         break up a whole host together rather than each its own.
         """
         first = self.first
-        defers = not self.largest and now < first.head.queued_at + patience * first.need.seconds
+        # The oldest of them decides, not the next: that may be of a new batch, whose turn it is.
+        patient = all(now < q.head.queued_at + patience * q.need.seconds for q in self.queues)
+        defers = not self.largest and patient
         share = (self.has + self.held_back) / self._total
         return (defers, share, self._served_at, first.order)
 
@@ -187,7 +257,8 @@ class _Making:
         self._hosts = hosts
         self._open = list(hosts.values())
         self._waiting = list(queues)
-        self._classes: dict[str, tuple[dict[int, int], tuple[int, int]]] = {}
+        self._classes: dict[str, _Running] = {}
+        self._blocked: set[Need] = set()
         self._rankings: dict[Need, list[_Rank]] = {}
 
     @property
@@ -195,23 +266,34 @@ class _Making:
         return len(self.placements) >= self._policy.placements or not self._open
 
     def serve(self, queues: list[_Queue]) -> None:
-        """Place or reserve for waiting measurements of one priority, by turns."""
-        turns = self._turns(queues)
+        """Place or reserve for waiting measurements, by turns.
+
+        A priority counts among the measurements of its owner: lower ones wait until none of the
+        higher ones can be placed or may reserve.
+        """
+        levels = _levels(queues)
+        turns = self._turns([], [queue for each in levels.values() for queue in each[0]])
         while turns and not self._full:
             turn = self._next(turns)
             queue = turn.first
-            host = None if queue.blocked else self._choose(queue.need, queue.head)
+            blocked = queue.need in self._blocked
+            host = None if blocked else self._choose(queue.need, queue.head)
             if host is not None:
                 self._start(turn, queue, host)
                 more = queue.pop()
             else:
-                queue.blocked = True
+                self._blocked.add(queue.need)  # nothing that is decided makes more room
                 more = self._reserve(turn, queue) and queue.pop()
             if not more:
                 turn.queues.remove(queue)
                 self._waiting.remove(queue)
                 if not turn.queues:
                     turns.remove(turn)
+                own = levels[queue.owner]
+                own[0].remove(queue)
+                if not own[0] and len(own) > 1:
+                    own.pop(0)
+                    turns = self._turns(turns, own[0])
 
     def _next(self, turns: list[_Turns]) -> _Turns:
         if len(turns) == 1:
@@ -219,35 +301,27 @@ class _Making:
         patience = self._policy.patience
         return min(turns, key=lambda turn: turn.rank(self._now, patience))
 
-    def _turns(self, queues: list[_Queue]) -> list[_Turns]:
-        """The queues by hardware class and size."""
-        turns: dict[Size, _Turns] = {}
+    def _turns(self, turns: list[_Turns], queues: list[_Queue]) -> list[_Turns]:
+        """These turns, and the queues, by hardware class and size."""
+        by_size = {turn.first.head.size: turn for turn in turns}
         for queue in queues:
             size = queue.head.size
-            if size not in turns:
-                held, total = self._running(size[0])
-                has = held.get(size[1], 0)
-                turns[size] = _Turns(has, total[size[1] > 0], self._served.get(size, -math.inf))
-            turns[size].queues.append(queue)
-        for (where, amount), turn in turns.items():
-            sizes = [other for peer, other in turns if peer == where]
+            if size not in by_size:
+                served = self._served.get(size, -math.inf)
+                by_size[size] = _Turns(self._running(size[0]), size[1], served)
+            by_size[size].queues.append(queue)
+        for (where, amount), turn in by_size.items():
+            sizes = [other for peer, other in by_size if peer == where]
             turn.sizes = len(sizes)
             # Sizes without a GPU are negative: the largest of them is the least.
             turn.largest = amount == (max(sizes) if max(sizes) > 0 else min(sizes))
-        return list(turns.values())
+        return list(by_size.values())
 
-    def _running(self, hardware_class: str) -> tuple[dict[int, int], tuple[int, int]]:
-        """What the sizes have on a hardware class, placed here too; its CPUs and GPUs."""
+    def _running(self, hardware_class: str) -> _Running:
+        """What runs on a hardware class, placed here too."""
         if hardware_class not in self._classes:
-            held: dict[int, int] = {}
-            cpus = gpus = 0
-            for supply in self._supplies:
-                if supply.hardware_class == hardware_class:
-                    cpus += supply.total[0]
-                    gpus += supply.total[1]
-                    for size, amount in supply.held.items():
-                        held[size] = held.get(size, 0) + amount
-            self._classes[hardware_class] = (held, (cpus, gpus))
+            there = [s for s in self._supplies if s.hardware_class == hardware_class]
+            self._classes[hardware_class] = _Running(there, self._policy)
         return self._classes[hardware_class]
 
     def _choose(self, need: Need, demand: Demand) -> Host | None:
@@ -274,8 +348,7 @@ class _Making:
     def _start(self, turn: _Turns, queue: _Queue, host: Host) -> None:
         host.start(queue.need)
         where, size = queue.head.size
-        held, _ = self._running(where)
-        held[size] = held.get(size, 0) + abs(size)
+        self._running(where).add(queue.head)
         turn.has += abs(size)
         self.placements.append(Placement(queue.head.measurement, host.supply.worker))
         if host.starting >= self._policy.starting_per_worker:
@@ -290,7 +363,7 @@ class _Making:
         limit, rivals = self._policy.reservations, self._waiting
         if turn.has_share:
             limit = 1
-            rivals = [q for q in rivals if q in turn.queues or q.priority < queue.priority]
+            rivals = [q for q in rivals if q in turn.queues or queue.precedes(q)]
         if turn.reserved >= limit or not self._any_room(rivals):
             return False
         found = self._earliest(queue.need, queue.head)
@@ -352,10 +425,8 @@ class _Making:
 
     def _any_room(self, queues: list[_Queue]) -> bool:
         """Whether any of them could take what a reservation would hold back."""
-        return any(
-            not queue.blocked and any(host.has_room(queue.need) for host in self._open)
-            for queue in queues
-        )
+        needs = {queue.need for queue in queues} - self._blocked
+        return any(host.has_room(need) for need in needs for host in self._open)
 
 
 def _closer(host: Host, best: Host) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
 # A hardware class, and GPUs; without a GPU, CPUs as a negative number.
 Size: TypeAlias = tuple[str, int]
+# An owner, and when a batch of that owner was submitted.
+Batch: TypeAlias = tuple[str, float]
+#: The lowest priority of a batch. What has less waits until nothing else does.
+LEAST_OF_BATCHES = -100
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,12 @@ class Demand:
     needs_isolation: bool = True
     setting: str = ""
     avoid_workers: frozenset[str] = field(default_factory=frozenset)
+    owner: str = ""
+
+    @property
+    def batch(self) -> Batch:
+        """The batch that first asked for it, whose share it counts against."""
+        return (self.owner, self.batch_at)
 
     @property
     def size(self) -> Size:
@@ -49,6 +59,8 @@ class Occupancy:
     gpus: int
     memory_bytes: int
     until: float
+    owner: str = ""
+    batch_at: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +93,15 @@ class Supply:
         for each in self.running:
             size = size_of(each)
             held[size] = held.get(size, 0) + abs(size)
+        return held
+
+    @cached_property
+    def held_by(self) -> dict[Batch, int]:
+        """How much runs, by batch, in the unit of its size."""
+        held: dict[Batch, int] = {}
+        for each in self.running:
+            batch = (each.owner, each.batch_at)
+            held[batch] = held.get(batch, 0) + abs(size_of(each))
         return held
 
     @cached_property
@@ -135,6 +156,7 @@ class Policy:
     `patience` is for how many of its own bounds a measurement lets larger ones go first.
     `grain_seconds` is by how much a reservation may be late, so that the second half of a wave of
     starts still fits before it; never for one whose size was not served since it was queued.
+    `shares` are the weights of owners, 1 for all others.
     """
 
     starting_per_worker: int = 4
@@ -142,6 +164,11 @@ class Policy:
     reservations: int = 8
     patience: float = 1.0
     grain_seconds: float = 120.0
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+    def weight(self, owner: str) -> float:
+        """The weight of an owner's share."""
+        return self.shares.get(owner, 1.0)
 
 
 @dataclass(frozen=True)
