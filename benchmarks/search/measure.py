@@ -3,7 +3,8 @@
     python -m benchmarks.search measure --stop-after 60
 
 A run is stored in .assay/search.jsonl when it ends, so an interrupted command continues where it
-stopped. Whatever is there when the command ends is written to `benchmarks/results/`.
+stopped. Whatever is there when the command ends is written to `benchmarks/results/`. On another
+checkout, a committed table of the same version and hardware class that lacks runs is continued.
 """
 
 from __future__ import annotations
@@ -103,6 +104,8 @@ def measure(
     with opened_bench(environment, "tiny") as opened:
         bench = CurveBench(**{f.name: getattr(opened, f.name) for f in fields(opened)})
         store = Store(journal, bench.where())
+        path = results / f"search-nanogpt-tiny-{bench.hardware_class}.json"
+        add_committed(path, bench.environment.id, runs, store, bench.metric_name)
         left = [sum(store.get(run.codebase, run.seed) is None for run in runs)]
         print(f"{left[0]} of {len(runs)} runs to make", file=sys.stderr, flush=True)
 
@@ -126,9 +129,30 @@ def measure(
         "failed": sum(bool(result.error) for _, result in made),
     }
     results.mkdir(exist_ok=True)
-    path = results / f"search-nanogpt-tiny-{bench.hardware_class}.json"
     path.write_text(table_text(summary, NANOGPT, made, bench.metric_name))
     return summary
+
+
+def add_committed(
+    path: Path, environment: str, runs: Sequence[Run], store: Store, metric: str
+) -> None:
+    """Add the runs of a table to a store that lacks them; a table of another version has none."""
+    if not path.is_file():
+        return
+    table = json.loads(path.read_text())
+    if table["environment"] != environment:
+        return
+    known = {(run.name, run.seed): run for run in runs}
+    for values in table["rows"]:
+        row = dict(zip(table["columns"], values, strict=True))
+        run = known.get((row["point"], row["seed"]))
+        if run is None or store.get(run.codebase, run.seed) is not None:
+            continue
+        losses = {name: row[name] for name in row if name.startswith("loss@")}
+        metrics = {metric: row["metric"], **losses}
+        found = {name: value for name, value in metrics.items() if value is not None}
+        seconds = (row["train_seconds"], row["evaluation_seconds"])
+        store.add(run.codebase, run.seed, Result(found, row["error"], *seconds))
 
 
 COLUMNS = (

@@ -19,13 +19,18 @@ from benchmarks.search.arms import ARMS, REFERENCE, Arm
 from benchmarks.search.compare import Overspent, differences, figures, holm, run_arms, run_peer
 from benchmarks.search.hard import TOY, BankNoise, NotOpened, of_bank, open_hard
 from benchmarks.search.lab import CONFIRMED, FRESH_SEEDS, Lab, Outcome, OverBudget
-from benchmarks.search.measure import losses_on_the_way, runs_in_order, table_text
+from benchmarks.search.measure import (
+    add_committed,
+    losses_on_the_way,
+    runs_in_order,
+    table_text,
+)
 from benchmarks.search.mutator import Mutator, size_of
 from benchmarks.search.peers import open_peer
 from benchmarks.search.points import NANOGPT, Point, codebases, repeated_points
 from benchmarks.search.surrogate import rows, surrogate, true_losses
 from benchmarks.search.worlds import Draw, TableUnfit, World, load, of_rows
-from tests.support.measuring import ROOT, Result, Tree
+from tests.support.measuring import ROOT, Result, Store, Tree
 
 START = NANOGPT.baseline
 
@@ -85,6 +90,25 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path, trees: Mapping[Point,
     assert world.broken == {failing}
     assert world.cost[START] == pytest.approx(12.0)
     assert world.facts["environment"] == "e"
+
+
+@pytest.mark.parametrize(("environment", "known"), [("e", 2), ("of another version", 0)])
+def test_a_committed_table_is_continued(
+    tmp_path: Path, trees: Mapping[Point, Tree], environment: str, known: int
+) -> None:
+    runs = runs_in_order(trees, repeated_points())
+    made = [
+        (runs[0], Result({"val_loss": 1.5, "loss@0.25": 2.0}, "", 9.0, 3.0)),
+        (runs[1], Result({}, "killed", 1.0, 0.0)),
+    ]
+    path = tmp_path / "table.json"
+    path.write_text(table_text({"environment": "e"}, NANOGPT, made, "val_loss"))
+    store = Store(tmp_path / "journal.jsonl", ["here"])
+    for _ in range(2):  # continuing adds nothing twice
+        add_committed(path, environment, runs, store, "val_loss")
+        assert len(store.results()) == known
+    again = Store(tmp_path / "journal.jsonl", ["here"])
+    assert again.results() == [result for _, result in made][:known]
 
 
 def test_a_world_is_nearer_to_the_truth_than_the_runs_it_is_made_of() -> None:

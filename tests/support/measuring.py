@@ -316,12 +316,16 @@ class Store:
             result = _measured(bench, files, seed)
             if result.error and stop():
                 return result
-            entry = {"where": self._where, "codebase": key[0], "seed": seed}
-            entry |= {"result": dataclasses.asdict(result)}
-            with self._lock, self._path.open("a") as file:
-                file.write(json.dumps(entry) + "\n")
-                self._note(key, result)
+            self.add(key[0], seed, result)
         return found
+
+    def add(self, codebase: str, seed: int, result: Result) -> None:
+        """Store a result of the codebase with this hash."""
+        entry = {"where": self._where, "codebase": codebase, "seed": seed}
+        entry |= {"result": dataclasses.asdict(result)}
+        with self._lock, self._path.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+            self._note((codebase, seed), result)
 
 
 def _measured(bench: Bench, files: Tree, seed: int) -> Result:
