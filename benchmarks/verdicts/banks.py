@@ -79,7 +79,7 @@ def toy(seeds: int, edit_seeds: int) -> Bank:
             changed = base[knob.file].replace(f"{knob.line}\n", f"{kept}{value}\n")
             trees[f"{knob.name}={value}"] = base | {knob.file: changed}
     control = base | {"search.py": base["search.py"].replace(*_TOY_CONTROL)}
-    with _toy(environment) as score:
+    with toy_scorer(environment) as score:
         return Bank(
             "toy",
             environment.manifest.metric.direction,
@@ -90,11 +90,17 @@ def toy(seeds: int, edit_seeds: int) -> Bank:
 
 
 @contextmanager
-def _toy(environment: Environment) -> Iterator[Callable[[Tree, int], float]]:
+def toy_scorer(
+    environment: Environment, *, evaluations: int | None = None
+) -> Iterator[Callable[[Tree, int], float]]:
     """Yield a function that trains a codebase of `toy` on a seed, in this process, and scores it.
 
-    Nothing is isolated: only for codebases of this repository.
+    Nothing is isolated: only for codebases of this repository. `evaluations` replaces those of
+    the profile.
     """
+    config = dict(environment.manifest.profiles["tiny"].config)
+    if evaluations is not None:
+        config["evaluations"] = evaluations
     landscapes = runpy.run_path(str(environment.folder / "prepare.py"))["landscapes"]()
     evaluate = runpy.run_path(str(environment.folder / "evaluator" / "evaluate.py"))["evaluate"]
     with TemporaryDirectory(prefix="assay-verdicts-") as name:
@@ -102,9 +108,7 @@ def _toy(environment: Environment) -> Iterator[Callable[[Tree, int], float]]:
         for split, landscape in landscapes.items():
             (folder / split).mkdir()
             (folder / split / "landscape.json").write_text(json.dumps(landscape))
-        (folder / "config.json").write_text(
-            json.dumps(environment.manifest.profiles["tiny"].config)
-        )
+        (folder / "config.json").write_text(json.dumps(config))
         (folder / "out").mkdir()
         variables = {
             "ASSAY_DATA": str(folder / "train"),

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -56,11 +56,22 @@ class Dropped(BaseException):
     """The search is not to be driven here any more. Nothing that handles errors may catch it."""
 
 
+@dataclass
+class _Watch:
+    """Batches of which a thread wants to hear when any changes, and how it is told."""
+
+    batches: tuple[str, ...]
+    loop: asyncio.AbstractEventLoop
+    changed: asyncio.Event
+
+
 @dataclass(eq=False)
 class Driven:
     """A search that a thread of this process drives, and how the thread is told to end."""
 
     held: Held
+    _watch: _Watch | None = None
+    _versions: dict[str, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _dropped: threading.Event = field(default_factory=threading.Event)
     _waits: dict[str, threading.Event] = field(default_factory=dict)
@@ -95,6 +106,41 @@ class Driven:
         with self._lock:
             if (event := self._waits.get(batch)) is not None:
                 event.set()
+
+    async def changed(self, batches: Collection[str], seconds: float) -> None:
+        """Wait until one of these batches has changed since the last call, at most so long.
+
+        See `assay.search.changes.Changes`.
+        """
+        watch = _Watch(tuple(batches), asyncio.get_running_loop(), asyncio.Event())
+        self.calling()
+        try:
+            with self._lock:
+                self._watch = watch
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await watch.changed.wait()
+        finally:
+            with self._lock:
+                self._watch = None
+            self.called()
+
+    def watched(self) -> tuple[str, ...]:
+        """The batches of which the thread wants to hear when any changes."""
+        with self._lock:
+            return () if self._watch is None else self._watch.batches
+
+    def tell_versions(self, versions: Mapping[str, int]) -> None:
+        """Tell the thread which versions its watched batches have now."""
+        with self._lock:
+            watch = self._watch
+            if watch is None:
+                return
+            found = {batch: versions[batch] for batch in watch.batches if batch in versions}
+            is_news = any(self._versions.get(batch) != found[batch] for batch in found)
+            self._versions = found
+            if is_news:
+                watch.loop.call_soon_threadsafe(watch.changed.set)
 
     def wait(
         self, client: Client, batch: str, _on_event: Callable[[EventBody], None]
@@ -316,26 +362,34 @@ class SearchDrivers:
             return drivers.renew(context.db, session, context.holder, ttl)
 
     async def _look_at_batches(self) -> None:
-        """Tell the threads which batches have finished, with one query for all."""
+        """Tell the threads which batches have finished or changed, with a query for all."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             with self._lock:
                 running = [driven for driven, _ in self._driven.values()]
             awaited = [(driven, batch) for driven in running for batch in driven.awaited()]
-            if not awaited:
+            watched = [batch for driven in running for batch in driven.watched()]
+            if not awaited and not watched:
                 continue
             try:
-                done = await asyncio.to_thread(self._finished, [batch for _, batch in awaited])
+                done, versions = await asyncio.to_thread(
+                    self._read_batches, [batch for _, batch in awaited], watched
+                )
             except Exception as error:
                 log.warning("cannot look at the batches of searches: %s", error)
                 continue
             for driven, batch in awaited:
                 if batch in done:
                     driven.finish(batch)
+            for driven in running:
+                driven.tell_versions(versions)
 
-    def _finished(self, batches: list[str]) -> set[str]:
+    def _read_batches(
+        self, awaited: Sequence[str], watched: Sequence[str]
+    ) -> tuple[set[str], dict[str, int]]:
         with self._context.db.read() as session:
-            return drivers.finished(session, batches)
+            done = drivers.finished(session, awaited) if awaited else set()
+            return done, drivers.versions(session, watched) if watched else {}
 
     def _drive(self, driven: Driven) -> None:
         """Drive a search to its end, a pause or a fault. The whole of a thread."""
@@ -369,6 +423,7 @@ class SearchDrivers:
                 held.search,
                 CancellableIdeator(ideator, driven),
                 wait=driven.wait,
+                changes=driven.changed,
                 driver=Driver.SERVICE,
             )
 

@@ -92,7 +92,7 @@ def check_cap(
 
 
 def check_search_caps(context: Context, request: SearchRequest, owner: str) -> None:
-    """Refuse caps of a search that cannot be kept: see `check_cap`."""
+    """Refuse caps of a search that cannot be kept (see `check_cap`), and unreadable models."""
     spending = request.caps
     whole = {"/caps/max_cost_usd": spending.max_cost_usd}
     executors = whole | {"/caps/max_executor_cost_usd": spending.max_executor_cost_usd}
@@ -108,7 +108,10 @@ def _check_priced(
     owner: str,
     caps_set: Mapping[str, Decimal | None],
 ) -> None:
-    known = price(ModelName.parse(model), Usage()) is not None
+    try:
+        known = price(ModelName.parse(model), Usage()) is not None
+    except ValueError as error:
+        raise InvalidInput.field(field, str(error), "unknown_model") from None
     is_replay = field == "/executor" and context.settings.replay is not None
     if known or is_replay:
         return
@@ -349,12 +352,6 @@ def check_epoch(request: EpochRequest) -> None:
                 f"/ideas/{place}/confirms",
                 "an epoch holds new ideas; submit confirmations as a batch of their own",
                 "not_confirmable",
-            )
-        if idea.codebase is not None:
-            raise InvalidInput.field(
-                f"/ideas/{place}/codebase",
-                "an epoch holds ideas for its executor; submit codebases as a batch of their own",
-                "executor_not_none",
             )
     size = bytes_of(request.ideas)
     if size > MAX_EPOCH_BYTES:

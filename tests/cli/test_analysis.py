@@ -162,7 +162,7 @@ def test_cleaning_keeps_lines_and_tabs() -> None:
     assert analysis.clean("a\tb\r\nc\x1b[31md\x1b[0m\n") == "a\tb\ncd\n"
 
 
-@pytest.mark.parametrize(("width", "shown"), [(80, (False, False)), (120, (True, False)),
+@pytest.mark.parametrize(("width", "shown"), [(80, (False, False)), (110, (True, False)),
                                               (180, (True, True))])  # fmt: skip
 def test_a_narrow_terminal_leaves_columns_out(width: int, shown: tuple[bool, bool]) -> None:
     made = analysis.experiment_table(

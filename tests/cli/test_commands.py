@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from assay.analysis.text import short_id
 from assay.cli.app import main
 from assay.cli.command import Ambiguous, full_id
 from assay.cli.options import parse_seeds
@@ -145,11 +146,13 @@ def test_watch_as_json_is_lines_of_events(cli: Cli, ideas: str) -> None:
 
 def test_list_and_show(cli: Cli, ideas: str) -> None:
     id_ = submitted(cli, ideas)
-    assert id_ in cli("batch", "list").out
+    assert short_id(id_) in cli("batch", "list").out
+    assert short_id(id_) != id_
     listed = cli("batch", "list", "--json").json
     assert listed["counts"] == {"returned": 1}
     assert listed["data"][0]["id"] == id_
     assert "baseline 2.5000 ± 0.0158 nats (n = 5)" in cli("batch", "show", id_[-4:]).out
+    assert id_ in cli("batch", "show", short_id(id_)).out, "what a list shows is taken for an id"
 
 
 def test_rankings_of_a_worn_split_ask_for_confirmation(cli: Cli, ideas: str) -> None:
@@ -413,7 +416,7 @@ def test_answers_that_could_not_be_read_are_counted_and_shown(cli: Cli) -> None:
         in shown
     )
     told = cli("search", "answers", id_, "--unread", "--epoch", "0").out
-    assert "call_1: epoch 0, seed, 0 ideas, 1 passages unread, end" in told
+    assert "call_1: epoch 0, seed, 0 ideas, 1 passage unread, end" in told
     assert "Muon, perhaps." in told
     assert cli("search", "answers", id_, "--epoch", "1", "--json").json["data"] == []
 
@@ -731,4 +734,4 @@ def test_every_verb_takes_json_and_has_help() -> None:
         seen += 1
         options = {o for p in item.params for o in p.opts}
         assert "--json" in options, name
-    assert seen == 62
+    assert seen == 64

@@ -219,7 +219,7 @@ def test_alike_ideas_are_told_in_one_line(cli: Cli, ideas: str) -> None:
     earlier = [{"experiment": "exp_9", "similarity": 0.924}]
     cli.service.alike = {"[Experiment] second": earlier, "[Experiment] fifth": earlier}
     said = cli("batch", "submit", ideas, *SUBMIT).err
-    assert "in nearly the words of earlier ideas: 2 ideas, first idea 1, 92% like exp_9" in said
+    assert "2 ideas, of which the first is idea 2 (second), 92% like exp_9" in said
     assert "second" in said
     assert "skipped" not in said
     assert "nearly" not in cli("batch", "submit", ideas, *SUBMIT, "--novelty", "allow").err
@@ -230,7 +230,7 @@ def test_skipped_ideas_are_told(cli: Cli, ideas: str) -> None:
     skipped = {"stage": "implement", "code": "near_duplicate", "message": "said before"}
     cli.service.outcome = lambda text: skipped
     said = cli("batch", "submit", ideas, *SUBMIT, "--novelty", "skip").err
-    assert "skipped, in nearly the words of earlier ideas: 1 idea, first idea 2" in said
+    assert "skipped, in nearly the words of earlier ideas: 1 idea, idea 3 (absent)" in said
 
 
 def test_a_dry_run_names_gpu_hours_and_alike_ideas(cli: Cli, ideas: str) -> None:
@@ -246,7 +246,7 @@ def test_a_dry_run_names_gpu_hours_and_alike_ideas(cli: Cli, ideas: str) -> None
     said = cli(*dry, "--max-gpu-hours", "2").out
     assert "5 measurements, at most 2.5 GPU-hours" in said
     assert "more than the 2 GPU-hours" in said
-    assert "earlier ideas: 2 ideas, first idea 3, 90% like idea 1 of this batch" in said
+    assert "2 ideas, of which the first is idea 4, 90% like idea 2 of this batch" in said
     assert "would be skipped" in cli(*dry, "--novelty", "skip").out
 
 

@@ -66,7 +66,7 @@ def test_the_newest_loss_is_shown() -> None:
         CurvePoint(seq=1, step=2, values={"rate": 0.1, "train/loss": 2.5}),
         CurvePoint(seq=2, step=3, values={}),
     ]
-    assert last_loss(points) == "step 2, train/loss 2.5000"
+    assert last_loss(points) == "step 2, train/loss 2.5000 █▁"
     assert last_loss([CurvePoint(seq=0, values={"height": 1.0})]) == "height 1.0000"
     assert last_loss([]) == ""
 

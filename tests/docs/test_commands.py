@@ -66,7 +66,8 @@ DRY_RUN = {
         "the quick start runs the same search on toy"
     ),
 }
-_ID = re.compile(r"(bat|exp|srch)_[0-9a-z]{26}")
+#: Whole, or as tables show it.
+_ID = re.compile(r"(bat|exp|srch)_[0-9a-z]{8}(?:[0-9a-z]{18})?\b")
 _SHORTENED = re.compile(r"(bat|exp|srch)_[0-9a-z]*…")
 
 

@@ -133,7 +133,7 @@ def test_a_declaration_is_shown_on_workers_and_can_be_taken_back(
     taken = api.post(path, json=body)
     assert (taken.status_code, taken.json()["equals"]) == (200, most), taken.text
     again = api.post(path, json=body)
-    assert (again.status_code, again.json()["code"]) == (404, "not_found")
+    assert (again.status_code, again.json()["code"]) == (409, "not_declared")
     known = api.get("/v1/environments/count/conditions", params={"profile": "tiny"})
     assert known.json()["data"] == []
 

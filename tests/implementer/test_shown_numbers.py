@@ -123,6 +123,11 @@ def test_views_show_what_the_rules_of_rounding_say(service: Service) -> None:
     experiment = get(f"/v1/experiments/{service.experiments[0]}").json()
     assert experiment["warm_up_seconds"] == 40.0  # of both seeds, as `seconds` are
     assert experiment["metric"] == experiment["reward"] == 12.5
+    assert experiment["metrics"] == {
+        "score/se": 0.21, "score/part": 0.71, "confirmed_score": 11.4, "other": 0.1234,
+    }  # fmt: skip
+    environment = experiment["environment"].partition("@")[0]
+    assert (environment, experiment["profile"]) == ("count", "tiny")
     assert experiment["seconds"] == 8.0
     compared = experiment["comparison"]
     assert [compared[f"baseline_{name}"] for name in ("mean", "spread", "n")] == [10.5, 0.5, 3]
@@ -137,6 +142,8 @@ def test_views_show_what_the_rules_of_rounding_say(service: Service) -> None:
     assert result["measurements"][0]["metrics"] == measurement["metrics"]
     batch = get(f"/v1/batches/{service.found['batch_id']}").json()
     assert batch["best"]["metric"] == 12.5
+    counts = batch["measurements"]
+    assert (counts["total"], counts["succeeded"], counts["queued"]) == (2, 2, 0)
     assert (batch["baseline"]["mean"], batch["baseline"]["spread"]) == (10.5, 0.5)
     search = get(f"/v1/searches/{service.found['search_id']}").json()
     assert [entry["metric"] for entry in search["best"]] == []  # its epoch has not finished

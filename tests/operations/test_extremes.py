@@ -113,6 +113,19 @@ OPTIONS = {
     "allow_unisolated": False,
     "again": False,
 }
+CALL = {
+    "epoch": 0,
+    "place": "0.0.0",
+    "operator": "seed",
+    "asked": 1,
+    "number": 1,
+    "request_hash": "a",
+    "prompt_version": "v",
+    "input_tokens": 1,
+    "output_tokens": 1,
+    "is_replay": False,
+    "loop": "l",
+}
 LOG = {"stream": "train", "offset": 0, "data": "eA=="}
 POINT = {"seq": 0, "step": 1.0, "values": {"loss": 1.0}}
 SYSTEM = {"seq": 0, "seconds": 1.0, "values": {"cpu": 1.0}}
@@ -145,11 +158,17 @@ class Service:
             for each in self.api.get("/v1/experiments", params={"batch": made}).json()["data"]
         )
         self.attempt, self.token = self.assign()
+        self.call = "call_0"
 
     def _stored(self, path: str, body: Json, method: str = "POST") -> Json:
         response = self.api.request(method, path, json=body)
         assert response.is_success, response.text
         return response.json()
+
+    def begin_call(self) -> None:
+        """Begin another call of the search's ideator."""
+        self.call = f"call_{next(self._seeds)}"
+        self._stored(f"/v1/searches/{self.search}/calls/{self.call}", CALL, "PUT")
 
     def assign(self) -> tuple[str, int]:
         """Give the worker an attempt, which it claims."""
@@ -185,6 +204,7 @@ def search_body() -> Json:
         "ideator": "offline:ideator",
         "executor": "offline:literal",
         "hardware_class": "cpu",
+        "conditions": CONDITIONS,
         "base": "baseline",
         "config": {"a": 1},
         "caps": SPENDING | {"max_ideator_cost_usd": "2", "max_executor_cost_usd": "2"},
@@ -302,19 +322,7 @@ ENDPOINTS = [
         "PUT",
         "/v1/searches/{search_id}/calls/{call_id}",
         search.IdeatorCallRequest,
-        lambda _: {
-            "epoch": 0,
-            "place": "0.0.0",
-            "operator": "seed",
-            "asked": 1,
-            "number": 1,
-            "request_hash": "a",
-            "prompt_version": "v",
-            "input_tokens": 1,
-            "output_tokens": 1,
-            "is_replay": False,
-            "loop": "l",
-        },
+        lambda _: CALL,
     ),
     Endpoint(
         "PUT",
@@ -408,6 +416,12 @@ ENDPOINTS = [
             "equals": CONDITIONS,
             "despite_difference": False,
         },
+    ),
+    Endpoint(
+        "POST",
+        "/v1/environments/{name}/conditions/separate",
+        conditions.SeparationRequest,
+        lambda _: {"profile": "tiny", "conditions": CONDITIONS},
     ),
     Endpoint(
         "POST",
@@ -510,7 +524,7 @@ def send(service: Service, endpoint: Endpoint, body: Json) -> Any:
         search_id=service.search,
         experiment_id=service.experiment,
         number=0,
-        call_id="call_1",
+        call_id=service.call,
         name="count" if "environments" in endpoint.path else "a.zip",
         attempt=service.attempt,
         worker=service.worker if endpoint.path.startswith("/internal") else "w",
@@ -587,9 +601,10 @@ def test_no_value_breaks_the_service_or_makes_a_list_huge(
     service: Service, endpoint: Endpoint
 ) -> None:
     unchanged = answered(service, endpoint, [], "zero")
-    # Of a fit, a pause, an equivalence, a confirmation and a promotion.
+    # Of a fit, a pause, an equivalence, a confirmation, a promotion and a separation.
     not_yet = {
         "no_baseline", "epoch_not_finished", "no_evidence", "not_confirmable", "unconfirmed",
+        "not_declared",
     }  # fmt: skip
     assert unchanged.is_success or unchanged.json()["code"] in not_yet
     tried = list(places(endpoint.body(service)))
@@ -604,6 +619,8 @@ def answered(service: Service, endpoint: Endpoint, changed: list[Place], name: s
     """The answer to a body with an extreme in these places, which is soon and small."""
     if "/finish" in endpoint.path and is_over(service):
         service.attempt, service.token = service.assign()
+    if endpoint.path.endswith("/end"):
+        service.begin_call()
     body = replaced(endpoint.body(service), changed, EXTREMES[name])
     began = time.process_time()
     response = send(service, endpoint, body)

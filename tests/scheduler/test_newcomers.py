@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import inspect, select, update
 
 from assay.domain.conditions import Conditions
-from assay.domain.errors import Conflict, InvalidInput, NotFound
+from assay.domain.errors import Conflict, InvalidInput
 from assay.domain.failure_codes import Failure, FailureCode
 from assay.domain.metrics import Direction
 from assay.domain.states import AttemptState, FailureStage, MeasurementState
@@ -361,7 +361,7 @@ def test_what_was_declared_can_be_taken_back(world: World) -> None:
     with world.db.write() as session:
         row = equivalences.withdraw(session, world.environment, "tiny", apart)
         assert (row.conditions_id, row.equals_id) == (apart, mine.id)
-        with pytest.raises(NotFound, match="no operator declared"):
+        with pytest.raises(Conflict, match="no operator declared"):
             equivalences.withdraw(session, world.environment, "tiny", apart)
     number = len(cluster.ran)
     world.submit("three", on=mine, baseline_seeds=20)
@@ -375,7 +375,7 @@ def test_what_controls_decided_is_not_an_operators_to_take_back(world: World) ->
     cluster = Cluster(world)
     world.submit("one", on=pinned(world), baseline_seeds=3)
     cluster.run()
-    with world.db.write() as session, pytest.raises(NotFound):
+    with world.db.write() as session, pytest.raises(Conflict):
         equivalences.withdraw(session, world.environment, "tiny", narrow())
     assert equality(world, narrow()) == Equality.FIRST
 

@@ -17,6 +17,7 @@ import httpx2
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
 from assay.contracts.search import (
+    DecisionRequest,
     EpochRequest,
     ExtendRequest,
     FinishRequest,
@@ -27,7 +28,7 @@ from assay.contracts.search import (
     SearchRequest,
 )
 from assay.contracts.worker import CordonRequest
-from assay.domain.hashing import derive_seed
+from assay.domain.hashing import derive_seed, tree_hash
 from assay.domain.metrics import Direction, RewardKind, reward
 from assay.domain.verdicts import Measured, judge
 from tests.support.fake_answers import event_stream, ok, page, problem
@@ -137,6 +138,8 @@ class FakeService:
         """Status and code of the answer where `streams` is false."""
         self.forgetful = False
         """Streams begin at the first event, whatever `Last-Event-ID` says."""
+        self.distinct_code = False
+        """Ideas in different words have different codebases."""
         self.unfinished = False
         """New batches stay unfinished until somebody calls `finish_all`."""
         self.agreement = "to the digit"
@@ -187,7 +190,7 @@ class FakeService:
         return [
             ("GET", "/v1/version", lambda r: ok({"version": "9.9"})),
             ("POST", "/v1/batches", self._create_batch),
-            ("GET", "/v1/batches", lambda r: page(self.batches.values(), r)),
+            ("GET", "/v1/batches", self._list_batches),
             ("GET", f"/v1/batches/{id_}", lambda r, b: ok(self._batch(b))),
             ("POST", f"/v1/batches/{id_}/cancel", self._cancel_batch),
             ("GET", f"/v1/batches/{id_}/events", self._events),
@@ -231,6 +234,7 @@ class FakeService:
             ("GET", f"/v1/searches/{id_}/calls", self._list_ideator_calls),
             ("PUT", f"/v1/searches/{id_}/calls/{id_}", self._begin_call),
             ("PUT", f"/v1/searches/{id_}/calls/{id_}/end", self._end_call),
+            ("PUT", f"/v1/searches/{id_}/epochs/(\\d+)/decision", self._put_decision),
             ("PUT", f"/v1/searches/{id_}/epochs/(\\d+)", self._put_epoch),
             ("POST", f"/v1/searches/{id_}/epochs/(\\d+)/batch", self._submit_epoch),
         ]  # fmt: skip
@@ -310,33 +314,56 @@ class FakeService:
 
     def finish(self, batch: str) -> None:
         """Give every experiment of a batch its result."""
+        for experiment in self.experiments[batch]:
+            self.finish_experiment(experiment)
+
+    def finish_experiment(self, experiment: dict[str, Any]) -> None:
+        """Give an experiment its result, on as many seeds as its batch has. The last one of a
+        batch finishes it."""
         baseline = Measured.of(dict(enumerate(BASELINE)))
         assert baseline is not None
-        for experiment in self.experiments[batch]:
-            result = self.outcome(experiment["idea"]["text"])
-            experiment.update(is_terminal=True, finished_at=NOW, seconds=3.5)
-            if isinstance(result, dict):
-                experiment.update(state="failed", failure=result)
-            else:
-                measured = Measured.of({0: result})
-                assert measured is not None
-                judged = judge(Direction.MINIMIZE, measured, baseline)
-                experiment.update(
-                    state="succeeded", metric=result, codebase="1" * 64,
-                    reward=reward(RewardKind.RECIPROCAL, result),
-                    comparison={
-                        "baseline_mean": 2.5, "baseline_spread": 0.0158, "baseline_n": 5, "n": 1,
-                        "effect": judged.effect, "standard_error": judged.standard_error,
-                        "sigmas": judged.sigmas, "degrees_of_freedom": judged.df,
-                        "low": judged.low, "high": judged.high, "p": judged.p,
-                        "posterior": judged.posterior, "p_improves": judged.p_improves,
-                        "verdict": judged.verdict.value,
-                    },
-                )  # fmt: skip
-            state = {"state": experiment["state"]}
-            self._event(batch, "experiment.changed", experiment["id"], state)
-        self._event(batch, "batch.finished", None, {})
-        self.batches[batch].update(state="finished", finished_at=NOW)
+        batch = experiment["batch"]
+        result = self.outcome(experiment["idea"]["text"])
+        experiment.update(is_terminal=True, finished_at=NOW, seconds=3.5)
+        if isinstance(result, dict):
+            experiment.update(state="failed", failure=result)
+        else:
+            seeds = self.batches[batch]["options"]["seeds"] if batch in self.batches else [0]
+            measured = Measured.of(dict.fromkeys(seeds, result))
+            assert measured is not None
+            judged = judge(Direction.MINIMIZE, measured, baseline)
+            experiment.update(
+                state="succeeded", metric=result, codebase=self.codebase_of(experiment),
+                reward=reward(RewardKind.RECIPROCAL, result),
+                comparison={
+                    "baseline_mean": 2.5, "baseline_spread": 0.0158, "baseline_n": 5,
+                    "n": len(seeds), "effect": judged.effect,
+                    "standard_error": judged.standard_error,
+                    "sigmas": judged.sigmas, "degrees_of_freedom": judged.df,
+                    "low": judged.low, "high": judged.high, "p": judged.p,
+                    "posterior": judged.posterior, "p_improves": judged.p_improves,
+                    "verdict": judged.verdict.value,
+                },
+            )  # fmt: skip
+        state = {"state": experiment["state"]}
+        self._event(batch, "experiment.changed", experiment["id"], state)
+        if all(each["is_terminal"] for each in self.experiments[batch]):
+            self._event(batch, "batch.finished", None, {})
+            self.batches[batch].update(state="finished", finished_at=NOW)
+
+    def codebase_of(self, experiment: dict[str, Any]) -> str:
+        """The codebase of an experiment: all have the same, unless `distinct_code` is set."""
+        text = experiment["idea"]["text"]
+        return tree_hash({"idea": text.encode()}) if self.distinct_code else "1" * 64
+
+    def _list_batches(self, request: httpx2.Request) -> httpx2.Response:
+        wanted = {name: request.url.params.get(name) for name in ("search", "state")}
+        found = [
+            self._batch(id_)
+            for id_, body in self.batches.items()
+            if all(value in (None, body.get(name)) for name, value in wanted.items())
+        ]
+        return page(found, request)
 
     def _event(self, batch: str, type_: str, experiment: str | None, data: Any) -> None:
         events = self.events[batch]
@@ -661,23 +688,40 @@ class FakeService:
         self.ideator_calls[id_] |= (ended.pop("answer") or {}) | ended | {"finished_at": NOW}
         return ok(self.ideator_calls[id_])
 
+    def _put_decision(self, request: httpx2.Request, id_: str, number: str) -> httpx2.Response:
+        asked = DecisionRequest.model_validate_json(request.content).model_dump(mode="json")
+        epochs, n = self.epochs[id_], int(number)
+        if n < len(epochs):
+            if epochs[n]["decision"] != asked:
+                raise Refused(409, "epoch_exists", "it was decided otherwise")
+            return ok(epochs[n])
+        self._add_epoch(id_, n, state="decided", decision=asked)
+        return ok(epochs[n], 201)
+
     def _put_epoch(self, request: httpx2.Request, id_: str, number: str) -> httpx2.Response:
         asked = EpochRequest.model_validate_json(request.content).model_dump(mode="json")
         epochs, n = self.epochs[id_], int(number)
-        if n < len(epochs):
+        if n < len(epochs) and epochs[n]["ideas"]:
             if epochs[n]["ideas"] != asked["ideas"]:
                 raise Refused(409, "epoch_exists", "other ideas are stored")
             return ok(epochs[n])
-        if n > len(epochs):
-            raise Refused(409, "epoch_missing", "the epoch before is missing")
-        epochs.append(
-            {"search": id_, "number": n, "state": "proposed", "batch": None,
-             "ideas": asked["ideas"], "created_at": NOW}
-        )  # fmt: skip
+        if n >= len(epochs):
+            self._add_epoch(id_, n)
+        epochs[n].update(state="proposed", ideas=asked["ideas"])
         return ok(epochs[n], 201)
+
+    def _add_epoch(self, id_: str, number: int, **more: Any) -> None:
+        if number != len(self.epochs[id_]) or number >= self.searches[id_]["epochs"]:
+            raise Refused(409, "epoch_out_of_order", f"{number} is not the next epoch")
+        self.epochs[id_].append(
+            {"search": id_, "number": number, "batch": None, "ideas": [], "decision": None,
+             "created_at": NOW} | more
+        )  # fmt: skip
 
     def _submit_epoch(self, request: httpx2.Request, id_: str, number: str) -> httpx2.Response:
         epoch, search = self.epochs[id_][int(number)], self.searches[id_]
+        if not epoch["ideas"]:
+            raise Refused(409, "conflict", f"epoch {number} has no ideas yet")
         if epoch["batch"] is None:
             options = BatchOptions.model_validate_json(request.content or b"{}")
             self.batch_options.append(options)

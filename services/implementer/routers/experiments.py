@@ -43,6 +43,7 @@ from services.implementer.dependencies import (
     IdPath,
     IdQuery,
     KeyDep,
+    NameQuery,
     OwnerDep,
     PageDep,
 )
@@ -76,15 +77,24 @@ def list_(
     page: PageDep,
     batch: IdQuery = None,
     state: ExperimentState | None = None,
+    environment: NameQuery = None,
 ) -> Page[ExperimentBody]:
-    """Experiments: of one batch in the order of their ideas, otherwise newest first."""
-    filters = {"batch": batch, "state": state}
+    """Experiments: of one batch in the order of their ideas, otherwise newest first.
+
+    `environment` is a name or `name@hash`.
+    """
+    filters = {"batch": batch, "state": state, "environment": environment}
     table = schema.Experiment
     query = select(table).join(schema.Batch).where(schema.Batch.owner == owner)
     last = after(page, filters)
     with context.db.read() as session:
         if state is not None:
             query = query.where(table.state == state.value)
+        if environment is not None:
+            known = schema.Environment
+            query = query.join(known, known.id == schema.Batch.environment_id).where(
+                (known.name == environment) | (known.id == environment)
+            )
         if batch is not None:
             owned_batch(session, batch, owner)
             query = query.where(table.batch_id == batch).order_by(table.position)

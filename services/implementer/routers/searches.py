@@ -15,6 +15,7 @@ from assay.contracts.base import MAX_INTEGER, Page
 from assay.contracts.batch import BatchBody, BatchOptions, EventBody
 from assay.contracts.search import (
     MAX_EPOCH_BYTES,
+    DecisionRequest,
     EpochBody,
     EpochRequest,
     ExtendRequest,
@@ -36,7 +37,7 @@ from assay.storage import conditions, ideator_calls, idempotency, schema, search
 from assay.storage.bases import Base, base_of, needs_sandbox
 from assay.storage.batches import Similar
 from assay.storage.rows import get
-from services.implementer import bases, ideators, novelty, submission
+from services.implementer import bases, ideators, novelty, remeasuring, submission
 from services.implementer.context import Context
 from services.implementer.dependencies import (
     ContextDep,
@@ -403,6 +404,29 @@ def _cost(search: schema.Search, usage: Usage, *, is_replay: bool) -> Decimal | 
 
 
 @router.put(
+    "/searches/{search_id}/epochs/{number}/decision",
+    status_code=201,
+    response_model=EpochBody,
+    responses={200: {"description": "The same was stored before.", "model": EpochBody}},
+)
+def put_decision(
+    search_id: IdPath,
+    number: Number,
+    request: DecisionRequest,
+    context: ContextDep,
+    owner: OwnerDep,
+    holder: HolderDep,
+) -> Response:
+    """Store what an asynchronous strategy decided for the next epoch, before its ideas."""
+    with context.write() as session:
+        owned_search(session, search_id, owner)
+        searches.check_driver(session, search_id, holder)
+        is_new = searches.put_decision(context.db, session, search_id, number, request)
+        body = epoch_body(searches.epoch(session, search_id, number)).wire()
+    return JSONResponse(body, 201 if is_new else 200)
+
+
+@router.put(
     "/searches/{search_id}/epochs/{number}",
     status_code=201,
     response_model=EpochBody,
@@ -416,9 +440,9 @@ def put_epoch(
     owner: OwnerDep,
     holder: HolderDep,
 ) -> Response:
-    """Store the ideas of the next epoch, before they are submitted."""
+    """Store the ideas of the next epoch, or of one that is decided, before they are submitted."""
     submission.check_epoch(request)
-    _check_bases(context, search_id, request, owner)
+    _check_codebases(context, search_id, number, request, owner)
     with context.write() as session:
         owned_search(session, search_id, owner)
         searches.check_driver(session, search_id, holder)
@@ -427,10 +451,14 @@ def put_epoch(
     return JSONResponse(body, 201 if is_new else 200)
 
 
-def _check_bases(context: Context, search_id: str, request: EpochRequest, owner: str) -> None:
-    """Refuse ideas with a base that cannot be changed, before an epoch holds them."""
+def _check_codebases(
+    context: Context, search_id: str, number: int, request: EpochRequest, owner: str
+) -> None:
+    """Refuse ideas with a base that cannot be changed, or a codebase that is not to be measured,
+    before an epoch holds them."""
     with context.db.read() as session:
         search = owned_search(session, search_id, owner)
+        remeasuring.check(session, search, number, request.ideas)
     if any(idea.base is not None for idea in request.ideas):
         environment = submission.known_environment(context, search.environment_id)
         bases.resolve_all(context, environment, request.ideas, owner, base_of(search))
@@ -502,7 +530,7 @@ def _prepare(
     """Check what is about to be submitted."""
     with context.db.read() as session:
         epoch = session.get(schema.Epoch, (search.id, number))
-    if epoch is None or epoch.batch_id is not None:
+    if epoch is None or epoch.batch_id is not None or not epoch.ideas:
         return _Prepared([], [])  # which is refused, or done
     request = searches.epoch_request(search, epoch, options)
     based_on = bases.resolve_all(

@@ -18,6 +18,7 @@ from assay.contracts.batch import (
     Funnel,
     Links,
     MeasuredBaseBody,
+    MeasurementCounts,
 )
 from assay.contracts.caps import CapBody
 from assay.contracts.environment import MetricSpec
@@ -51,6 +52,7 @@ def batch_body(context: Context, session: Session, batch: schema.Batch) -> Batch
         ideator=batch.ideator,
         state=batch.state,
         counts=counts,
+        measurements=_measurements(session, batch.id),
         funnel=funnel,
         usage=usage(session, batch_id=batch.id),
         caps=_caps(context, session, batch),
@@ -138,6 +140,19 @@ def _counts(session: Session, batch_id: str) -> tuple[Counts, Funnel]:
             scored=scored,
         ),
     )
+
+
+def _measurements(session: Session, batch_id: str) -> MeasurementCounts:
+    link, table = schema.ExperimentMeasurement, schema.Measurement
+    rows = session.execute(
+        select(table.state, func.count(func.distinct(table.id)))
+        .join(link, link.measurement_id == table.id)
+        .join(schema.Experiment, schema.Experiment.id == link.experiment_id)
+        .where(schema.Experiment.batch_id == batch_id, link.role == repairs.SCORE)
+        .group_by(table.state)
+    ).all()
+    by_state: dict[str, int] = dict(rows)
+    return MeasurementCounts(total=sum(by_state.values()), **by_state)
 
 
 def _caps(context: Context, session: Session, batch: schema.Batch) -> list[CapBody]:

@@ -20,8 +20,8 @@ from assay.contracts.batch import (
     SimilarBody,
     UsedBody,
 )
-from assay.domain.metrics import over_seeds, reward
-from assay.domain.rounding import shown, shown_provenance, whole
+from assay.domain.metrics import mean, over_seeds, reward
+from assay.domain.rounding import shown, shown_metrics, shown_provenance, whole
 from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState
 from assay.domain.usage import mean_usage
 from assay.storage import measurements, repairs, schema
@@ -51,12 +51,15 @@ def plain_bodies(session: Session, rows: Sequence[schema.Experiment]) -> list[Ex
     wanted: dict[str, set[str | None]] = defaultdict(lambda: {None})
     for row in rows:
         wanted[row.batch_id].add(related.ideas[row.idea_id].base_id)
-    stats = {
-        batch_id: BaselineStats.of_all(session, get(session, schema.Batch, batch_id, "batch"), of)
-        for batch_id, of in wanted.items()
-    }
+    batches = {id_: get(session, schema.Batch, id_, "batch") for id_ in wanted}
+    stats = {id_: BaselineStats.of_all(session, batches[id_], of) for id_, of in wanted.items()}
     return [
-        _body(row, _Compared.of(related.ideas[row.idea_id], stats[row.batch_id]), related)
+        _body(
+            row,
+            batches[row.batch_id],
+            _Compared.of(related.ideas[row.idea_id], stats[row.batch_id]),
+            related,
+        )
         for row in rows
     ]
 
@@ -212,7 +215,9 @@ def _repairs(session: Session, ids: Sequence[str]) -> dict[str, list[RepairBody]
     return found
 
 
-def _body(row: schema.Experiment, compared: _Compared, related: _Related) -> ExperimentBody:
+def _body(
+    row: schema.Experiment, batch: schema.Batch, compared: _Compared, related: _Related
+) -> ExperimentBody:
     stats, base, baseline = compared
     measured = related.measured.get(row.id, [])
     scored = {m.seed: m.scored for m in measured if m.scored is not None}
@@ -227,6 +232,8 @@ def _body(row: schema.Experiment, compared: _Compared, related: _Related) -> Exp
     return ExperimentBody(
         id=row.id,
         batch=row.batch_id,
+        environment=batch.environment_id,
+        profile=batch.profile,
         position=row.position,
         idea=idea_body(related.ideas[row.idea_id]),
         state=row.state,
@@ -241,6 +248,7 @@ def _body(row: schema.Experiment, compared: _Compared, related: _Related) -> Exp
         conditions=stats.on.id or None,
         metric_name=stats.metric_name,
         metric=metric,
+        metrics=_metrics(measured, stats.metric_name) if succeeded else {},
         reward=reward(spec.reward, metric),
         base=base,
         comparison=stats.compare(scored) if succeeded else None,
@@ -255,6 +263,17 @@ def _body(row: schema.Experiment, compared: _Compared, related: _Related) -> Exp
         created_at=row.created_at,
         finished_at=row.finished_at,
     )
+
+
+def _metrics(measured: Sequence[_Measured], metric: str) -> dict[str, float]:
+    """Means over seeds of the evaluator's other metrics, from what measurements show of them."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for each in measured:
+        exact = {} if each.scored is None else {metric: each.scored.metric}
+        for name, value in shown_metrics({**(each.metrics or {}), **exact}).items():
+            if name != metric:
+                found[name].append(value)
+    return {name: shown(mean(values)) for name, values in sorted(found.items())}
 
 
 def _used(measured: Sequence[_Measured], metric: str) -> UsedBody | None:

@@ -241,6 +241,7 @@ def epoch_body(epoch: searches.EpochRow) -> EpochBody:
             "state": epoch.state.value,
             "batch": epoch.row.batch_id,
             "ideas": epoch.row.ideas,
+            "decision": epoch.row.decision,
             "created_at": epoch.row.created_at,
         }
     )

@@ -10,12 +10,12 @@ from itertools import groupby
 
 from rich.table import Table
 
+from assay.analysis.sparklines import BLOCKS
 from assay.analysis.tables import cell, table
 from assay.analysis.text import clean, format_number, format_seconds
 from assay.contracts.report import ExecutionRow, PerIdea
 
 _STAGES = ("applied", "patched", "started", "scored")
-_BLOCKS = "▁▂▃▄▅▆▇█"
 _WORN = (
     "The held-out split is worn: confirm the best on a fresh split; "
     "see docs/evaluation.md#worn-splits."
@@ -45,9 +45,9 @@ def execution_tables(rows: Sequence[ExecutionRow]) -> list[Table | str]:
 def bars(numbers: Sequence[int]) -> str:
     """One block per stage, as high as its share of the most: `██▇▅▂`. A blank is none."""
     most = max(numbers, default=0)
-    heights = [round(n * len(_BLOCKS) / most) if most else 0 for n in numbers]
+    heights = [round(n * len(BLOCKS) / most) if most else 0 for n in numbers]
     return "".join(
-        _BLOCKS[max(height, 1) - 1] if n else " "
+        BLOCKS[max(height, 1) - 1] if n else " "
         for n, height in zip(numbers, heights, strict=True)
     )
 

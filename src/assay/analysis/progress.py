@@ -46,10 +46,20 @@ class SearchProgress:
         done = sum(c.succeeded + c.failed + c.cancelled for c in counts)
         running = sum(c.running for c in counts)
         queued = sum(c.submitted + c.implementing + c.queued for c in counts)
+        if search.slots is not None:
+            return self._slots(search.slots, done, running, queued)
         under_way = [b.epoch for b in self.batches if b.finished_at is None]
         at = f", {', '.join(map(str, under_way))} under way" if under_way else ""
         return (
             f"epochs: {search.epochs_finished} of {search.epochs} finished{at}; "
+            f"experiments: {done} finished, {running} running, {queued} queued"
+        )
+
+    def _slots(self, slots: int, done: int, running: int, queued: int) -> str:
+        busy = min(running + queued, slots)
+        return (
+            f"decisions: {self.search.epochs_finished} of {self.search.epochs} finished, "
+            f"{len(self.batches)} submitted; slots: {busy} of {slots} busy; "
             f"experiments: {done} finished, {running} running, {queued} queued"
         )
 

@@ -14,6 +14,7 @@ from assay.analysis.text import (
     format_verdict,
     idea_title,
     one_line,
+    short_id,
 )
 from assay.contracts.batch import ExperimentBody
 from assay.contracts.search import BestOfEpoch
@@ -23,12 +24,14 @@ from assay.domain.verdicts import ALPHA
 _ORDER = ("succeeded", "running", "queued", "implementing", "submitted", "failed", "cancelled")
 
 
+#: Further metrics that a table has columns for.
+_MOST_METRICS = 3
 _EXECUTED = ("start", "train", "score")
 
 
 @dataclass(frozen=True)
 class ExperimentRow:
-    """One experiment; `rank` is None unless it has a result."""
+    """One experiment; `rank` is None unless it has a result. Ids are short."""
 
     rank: int | None
     experiment: str
@@ -41,6 +44,7 @@ class ExperimentRow:
     verdict: str
     compute: str
     time: str
+    metrics: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ def experiment_rows(
         rows.append(
             ExperimentRow(
                 rank=place if experiment.metric is not None else None,
-                experiment=experiment.id,
+                experiment=short_id(experiment.id),
                 title=idea_title(experiment.idea.text, title_width),
                 state=experiment.state,
                 metric=format_number(experiment.metric),
@@ -119,9 +123,15 @@ def experiment_rows(
                 verdict=format_verdict(comparison),
                 compute=format_multiple(experiment.used.compute if experiment.used else None),
                 time=format_seconds(experiment.seconds),
+                metrics={name: format_number(v) for name, v in experiment.metrics.items()},
             )
         )
     return rows
+
+
+def further_metrics(experiments: Iterable[ExperimentBody]) -> list[str]:
+    """Return the names of what else evaluators report, without details such as standard errors."""
+    return sorted({n for e in experiments for n in e.metrics if "/" not in n})[:_MOST_METRICS]
 
 
 def leads(experiments: Iterable[ExperimentBody]) -> tuple[int, int, float]:
@@ -150,7 +160,7 @@ def failure_rows(
         said = lines[-1] if failure.stage in _EXECUTED else lines[0]
         rows.append(
             FailureRow(
-                experiment=experiment.id,
+                experiment=short_id(experiment.id),
                 title=idea_title(experiment.idea.text, title_width),
                 stage=failure.stage,
                 code=failure.code,
@@ -168,7 +178,7 @@ def best_rows(best: Sequence[BestOfEpoch]) -> list[BestRow]:
             scored=f"{entry.scored}/{entry.total}",
             best=format_number(entry.metric),
             best_so_far=format_number(entry.best_so_far),
-            experiment=entry.experiment or "–",
+            experiment=short_id(entry.experiment) if entry.experiment else "–",
         )
         for entry in best
     ]

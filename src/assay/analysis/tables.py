@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from assay.analysis.rows import best_rows, experiment_rows, failure_rows
+from assay.analysis.rows import best_rows, experiment_rows, failure_rows, further_metrics
 from assay.contracts.batch import ExperimentBody
 from assay.contracts.search import BestOfEpoch
 from assay.domain.metrics import Direction
@@ -24,14 +24,23 @@ _STYLE = {
 #: Columns that give way where a terminal is narrow.
 _WRAPPED = frozenset(
     {
-        *("idea", "what happened", "found", "title", "profiles", "sandbox", "ideator → executor"),
+        *(
+            "idea",
+            "what happened",
+            "found",
+            "title",
+            "profiles",
+            "sandbox",
+            "Model name",
+            "ideator → executor",
+        ),
         *("facts", "workers", "because of", "evidence"),
     }
 )
 #: From these widths on there is room for the verdict in words, and for ids.
-_VERDICT_WIDTH, _ID_WIDTH = 100, 140
-#: What the columns about confirmations take.
-_CONFIRMED_WIDTH = 45
+_VERDICT_WIDTH, _ID_WIDTH = 100, 120
+#: What the columns about confirmations take, and one of a further metric.
+_CONFIRMED_WIDTH, _METRIC_WIDTH = 45, 14
 
 
 def table(*columns: str, title: str | None = None, right: Iterable[str] = ()) -> Table:
@@ -66,7 +75,8 @@ def experiment_table(
     used beside the baseline, time.
 
     Where results were confirmed, which then ranks them, that stands beside the effect, with the
-    gap between the two. `width` is what the table may take; a narrow one leaves out ids, then
+    gap between the two. Further metrics of the evaluator come last. `width` is what the table may
+    take; a narrow one leaves out these, ids, then
     compute and the verdict in words, and beside confirmations also state and time.
     """
     experiments = list(experiments)
@@ -87,9 +97,13 @@ def experiment_table(
         del columns["state"], columns["time"]
     if width >= _ID_WIDTH:
         columns["id"] = "experiment"
-    made = table(*columns, title=title, right=["#", metric, "gap", "compute", "time"])
+    room = max(0, width - _ID_WIDTH) // _METRIC_WIDTH
+    further = [name for name in further_metrics(experiments) if name not in columns][:room]
+    right = ["#", metric, "gap", "compute", "time", *further]
+    made = table(*columns, *further, title=title, right=right)
     for row in experiment_rows(experiments, direction):
         values = [getattr(row, name) for name in columns.values()]
+        values += [row.metrics.get(name) for name in further]
         made.add_row(*(cell("–" if value is None else value) for value in values))
     return made
 

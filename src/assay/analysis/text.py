@@ -53,10 +53,16 @@ def format_effect(comparison: ComparisonBody | None) -> str:
     """
     if comparison is None:
         return "–"
-    effect = f"{comparison.effect:+.4f}"
+    effect = _signed(comparison.effect)
     if comparison.low is None or comparison.high is None:
         return f"{effect} (spread unknown)"
-    return f"{effect} [{comparison.low:+.4f}, {comparison.high:+.4f}]"
+    return f"{effect} [{_signed(comparison.low)}, {_signed(comparison.high)}]"
+
+
+def _signed(value: float) -> str:
+    """Four digits after the point with a sign; what rounds to zero has none."""
+    text = f"{value:+.4f}"
+    return "0.0000" if text in ("-0.0000", "+0.0000") else text
 
 
 def format_verdict(comparison: ComparisonBody | None) -> str:
@@ -121,6 +127,29 @@ def _wear(split: SplitBody) -> str:
     return f"{said}, and the gap to confirmations grows" if split.gap_grows else said
 
 
-def counted(number: int, thing: str) -> str:
-    """`1 idea`, `2 ideas`."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+def counted(number: int, thing: str, several: str | None = None) -> str:
+    """`1 idea`, `2 ideas`; `several` is the plural where it takes more than an s."""
+    return f"{number} {thing}" if number == 1 else f"{number} {several or f'{thing}s'}"
+
+
+#: Characters of the end of an id: 40 random bits.
+SHORT_ID = 8
+
+
+def short_id(id_: str) -> str:
+    """`exp_5m8q2x7k`: an id by its prefix and end, which commands take in its place."""
+    prefix, _, rest = id_.rpartition("_")
+    return f"{prefix}_{rest[-SHORT_ID:]}" if prefix and len(rest) > SHORT_ID else id_
+
+
+#: Characters of an idea that are shown.
+_MOST_TEXT = 2_000
+
+
+def without_tags(text: str, *, is_whole: bool) -> str:
+    """Return an idea cleaned and shortened; unless `is_whole`, without its code changes."""
+    shown = clean(text).strip().removesuffix("[End]").strip()
+    if not is_whole:
+        shown = shown.partition("[Code Changes]")[0].strip()
+        shown = shown.removeprefix("[Experiment]").strip()
+    return shown if len(shown) <= _MOST_TEXT else shown[: _MOST_TEXT - 1].rstrip() + "…"

@@ -24,8 +24,8 @@ def say_alike(client: Client, out: Output, batch: str) -> None:
     most = first.idea.similar[0]
     is_skipped = first.failure is not None and first.failure.code == "near_duplicate"
     out.say(
-        f"{'skipped, ' if is_skipped else ''}{_how_many(len(alike))} {first.position}, "
-        f"{most.similarity:.0%} like {most.experiment}: {idea_title(first.idea.text)}"
+        f"{'skipped, ' if is_skipped else ''}{_how_many(len(alike))} {first.position + 1} "
+        f"({idea_title(first.idea.text)}), {most.similarity:.0%} like {most.experiment}"
     )
 
 
@@ -35,15 +35,21 @@ def foreseen_alike(similar: Sequence[Mapping[str, Any]], novelty: str) -> list[s
         return []
     first = similar[0]
     would = "would be skipped, " if novelty == "skip" else ""
-    other = first.get("experiment") or f"idea {first.get('like_position')} of this batch"
-    place, share = first.get("position"), float(first.get("similarity", 0))
+    other = first.get("experiment") or f"idea {_place(first, 'like_position')} of this batch"
+    place, share = _place(first, "position"), float(first.get("similarity", 0))
     return [f"{would}{_how_many(len(similar))} {place}, {share:.0%} like {other}"]
 
 
 def _how_many(number: int) -> str:
     from assay.analysis.text import counted
 
-    return f"in nearly the words of earlier ideas: {counted(number, 'idea')}, first idea"
+    said = f"in nearly the words of earlier ideas: {counted(number, 'idea')}"
+    return f"{said}, of which the first is idea" if number > 1 else f"{said}, idea"
+
+
+def _place(similar: Mapping[str, Any], name: str) -> int:
+    """Ideas are counted from 1 where a person reads it."""
+    return int(similar.get(name, 0)) + 1
 
 
 def _experiments(client: Client, batch: str) -> Iterator[ExperimentBody]:

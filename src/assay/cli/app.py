@@ -115,6 +115,15 @@ def _root_with(sleep: Callable[[float], None]) -> Callable[..., None]:
         no_color: Annotated[
             bool, typer.Option("--no-color", help="No colours (also: NO_COLOR=1).")
         ] = False,
+        _version: Annotated[
+            bool,
+            typer.Option(
+                "--version",
+                help="Print the version and exit.",
+                callback=version.print_version,
+                is_eager=True,
+            ),
+        ] = False,
     ) -> None:
         context.obj = Root(url=url, quiet=quiet, color=not no_color, sleep=sleep)
 

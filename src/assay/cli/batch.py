@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from assay.cli import exporting
+from assay.cli import completion, exporting
 from assay.cli import options as opt
 from assay.cli.alike import foreseen_alike, say_alike
 from assay.cli.command import (
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         BatchOptions,
         BatchRequest,
         ExperimentBody,
+        MeasurementCounts,
     )
     from assay.contracts.caps import CapBody
     from assay.contracts.environment import BaselineBody, EnvironmentBody
@@ -47,6 +48,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 app = typer.Typer(name="batch", no_args_is_help=True, help="Ideas submitted together.")
+
+Batch = Annotated[
+    str,
+    typer.Argument(help="Id, or the beginning or end of one.", autocompletion=completion.batches),
+]
 
 
 @app.command()
@@ -192,13 +198,14 @@ def _send(
 @command
 def list_(
     context: typer.Context,
-    env: Annotated[str | None, typer.Option(help="Only of this environment.")] = None,
+    env: opt.OnlyEnvironment = None,
     state: Annotated[str | None, typer.Option(help="running, finished or cancelled.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List batches, newest first.  Example: assay batch list --env nanogpt"""
     from assay.analysis.tables import cell, table
+    from assay.analysis.text import short_id
 
     out = root(context).output(as_json)
     with root(context).client() as client:
@@ -208,7 +215,15 @@ def list_(
         best = f"{batch.best.metric:.4f}" if batch.best else "–"
         scored = f"{batch.funnel.scored}/{batch.counts.total}"
         created = batch.created_at.strftime("%Y-%m-%d %H:%M")
-        row = (batch.id, batch.environment, batch.profile, batch.state, scored, best, created)
+        row = (
+            short_id(batch.id),
+            batch.environment,
+            batch.profile,
+            batch.state,
+            scored,
+            best,
+            created,
+        )
         made.add_row(*map(cell, row))
     out.data(found, made, truncated=truncated)
     if not found:
@@ -219,7 +234,7 @@ def list_(
 @command
 def show(
     context: typer.Context,
-    batch: Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")],
+    batch: Batch,
     as_json: AsJson = False,
 ) -> None:
     """Show a batch with its ranked experiments.  Example: assay batch show bat_01k8…"""
@@ -232,7 +247,7 @@ def show(
 @command
 def watch(
     context: typer.Context,
-    batch: Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")],
+    batch: Batch,
     timeout: opt.Timeout = None,
     as_json: AsJson = False,
 ) -> None:
@@ -255,7 +270,7 @@ def watch(
 @command
 def calls(
     context: typer.Context,
-    batch: Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")],
+    batch: Batch,
     state: Annotated[
         str | None,
         typer.Option(help="Only calling, returned, failed, cancelled or interrupted."),
@@ -305,7 +320,7 @@ def export(
 @command
 def cancel(
     context: typer.Context,
-    batch: Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")],
+    batch: Batch,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -376,6 +391,8 @@ def summary(batch: BatchBody, unit: str) -> list[RenderableType]:
         f"submitted {funnel.submitted} → patched {funnel.patched} → started {funnel.started} "
         f"→ scored {funnel.scored}",
     ]
+    if batch.measurements.total:
+        lines.append(measured(batch.measurements))
     for base in batch.bases:
         name = base.name or base.codebase[:12]
         lines.append(f"base {name}: {_measured(base.measured, unit)}")
@@ -386,7 +403,7 @@ def summary(batch: BatchBody, unit: str) -> list[RenderableType]:
     if batch.usage.calls and not is_offline(batch.executor):
         cost = batch.usage.cost_usd
         lines.append(
-            f"{batch.usage.calls} model calls, "
+            f"{counted(batch.usage.calls, 'model call')}, "
             + (f"{cost} USD" if cost is not None else "price unknown")
         )
     if batch.caps:
@@ -403,6 +420,12 @@ def _measured(found: BaselineSummary, unit: str) -> str:
     pending = f", {found.pending} to come" if found.pending else ""
     failed = f", {found.failed} failed" if found.failed else ""
     return f"{format_number(found.mean)}{spread} {unit} (n = {found.n}{pending}{failed})"
+
+
+def measured(found: MeasurementCounts) -> str:
+    """How many measurements have ended, of those that were asked for so far."""
+    failed = f", {found.failed} failed" if found.failed else ""
+    return f"measurements: {found.ended} of {found.total} ended{failed}"
 
 
 def measured_on(body: BatchBody | BaselineBody | ExperimentBody) -> str:

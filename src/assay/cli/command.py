@@ -178,7 +178,7 @@ _SEARCHED = 2000
 
 
 def full_id(given: str, known: Iterable[_HasId]) -> str:
-    """The id meant by `given`: a whole id, or the beginning or end of one.
+    """The id meant by `given`: a whole id, the beginning or end of one, or `short_id` of it.
 
     Raises:
         NotFound: none of the newest matches.
@@ -186,10 +186,14 @@ def full_id(given: str, known: Iterable[_HasId]) -> str:
     """
     if len(given.rpartition("_")[2]) >= _ID_LENGTH:
         return given
-    matches: list[str] = []
+    ending: list[str] = []
+    beginning: list[str] = []
     for _, item in zip(range(_SEARCHED), known, strict=False):
-        if item.id.startswith(given) or item.id.endswith(given):
-            matches.append(item.id)
+        if _ends_with(item.id, given):
+            ending.append(item.id)
+        elif item.id.startswith(given):
+            beginning.append(item.id)
+    matches = ending or beginning
     if not matches:
         raise NotFound(f"no id begins or ends with {given!r}")
     if len(matches) > 1:
@@ -206,6 +210,16 @@ def full_conditions(client: Client, given: str | None) -> str | None:
     if given is None or _WHOLE_CONDITIONS.fullmatch(given):
         return given
     return full_id(given, client.conditions.list())
+
+
+def _ends_with(id_: str, given: str) -> bool:
+    """Whether an id ends with what is given, which may be `short_id` of it."""
+    from assay.analysis.text import SHORT_ID
+
+    kind, mark, end = given.rpartition("_")
+    # Fewer characters after a prefix are the beginning of an id.
+    is_short = bool(mark) and len(end) >= SHORT_ID and id_.startswith(f"{kind}_")
+    return id_.endswith(end if is_short else given)
 
 
 def confirm(out: Output, question: str, yes: bool) -> None:

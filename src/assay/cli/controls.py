@@ -31,6 +31,7 @@ def measure_controls(
         WaitTimeout: `timeout` seconds passed first; the measurements go on.
         AssayError: a control has no result.
     """
+    from assay.analysis.text import counted
     from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
     from assay.llm.offline.exact import recipe_idea
     from assay.search.ask import recipe_of
@@ -38,7 +39,7 @@ def measure_controls(
     controls = [r for r in environment.manifest.recipes if r.kind == "control"]
     if not controls:
         return {}
-    out.say(f"controls: {', '.join(c.name for c in controls)}, {len(seeds)} seeds each")
+    out.say(f"controls: {', '.join(c.name for c in controls)}, {counted(len(seeds), 'seed')} each")
     ideas = [IdeaRequest(text=recipe_idea(recipe_of(c)), client_key=c.name) for c in controls]
     # A control is part of the environment, and so as trusted as its codebase.
     options = BatchOptions(seeds=list(seeds), baseline_seeds=0, allow_unisolated=True)

@@ -10,6 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from assay.analysis import best_table, clean, experiment_table, failure_table, idea_title, rank
+from assay.analysis.text import counted
 from assay.cli.baseline import wait_for_baseline
 from assay.cli.batch import summary
 from assay.cli.expectation import (
@@ -178,8 +179,8 @@ class Demonstration:
         )
         batch = self._client.batches.create(request)
         self._out.say(
-            f"{batch.id}: {len(ideas)} ideas, each on {len(IDEA_SEEDS)} seeds; the baseline on "
-            f"{BASELINE_SEEDS}"
+            f"{batch.id}: {counted(len(ideas), 'idea')}, each on "
+            f"{counted(len(IDEA_SEEDS), 'seed')}; the baseline on {BASELINE_SEEDS}"
         )
         with self._part(self._planned[0]) as left:
             follow(self._client, batch.id, self._out, left=left)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from assay.cli import completion
 from assay.cli import options as opt
 from assay.cli.batch import measured_on
 from assay.cli.command import FAILED, AsJson, DryRun, command, full_conditions, full_id, root
@@ -22,7 +23,10 @@ app = typer.Typer(name="env", no_args_is_help=True, help="Environments: research
 
 #: As `assay.contracts.bases.DEFAULT_NAME`, which takes long to import.
 DEFAULT_BASE_NAME = "best"
-Name = Annotated[str, typer.Argument(help="Environment: name or name@hash.")]
+Name = Annotated[
+    str,
+    typer.Argument(help="Environment: name or name@hash.", autocompletion=completion.environments),
+]
 Service = Annotated[
     bool, typer.Option("--service", help="Ask the service instead of looking in local folders.")
 ]
@@ -69,6 +73,7 @@ def show(
     context: typer.Context, name: Name, service: Service = False, as_json: AsJson = False
 ) -> None:
     """Show an environment.  Example: assay env show nanogpt"""
+    from assay.analysis.text import counted
     from assay.environments import Catalog
 
     out = root(context).output(as_json)
@@ -79,13 +84,13 @@ def show(
         row = _from_folder(Catalog().get(name))
     profiles = [
         f"  {p['name']}: {p['description'] or 'no description'} "
-        f"({p['cpus']} CPUs, {p['gpus']} GPUs, {p['memory_gb']} GB)"
+        f"({counted(p['cpus'], 'CPU')}, {counted(p['gpus'], 'GPU')}, {p['memory_gb']:g} GB)"
         for p in row["profiles"]
     ]
     lines = [
         f"{row['id']}: {row['title']}",
         f"{row['metric']} ({row['unit'] or 'no unit'}), {row['direction']}",
-        f"{len(row['knobs'])} knobs, {len(row['recipes'])} recipes, "
+        f"{counted(len(row['knobs']), 'knob')}, {counted(len(row['recipes']), 'recipe')}, "
         f"protected: {', '.join(row['protected']) or 'nothing'}",
         *map(_split, row["splits"]),
         *profiles,
@@ -201,6 +206,7 @@ def calibrate(
     as_json: AsJson = False,
 ) -> None:
     """Measure the baseline.  Example: assay env calibrate nanogpt --profile tiny"""
+    from assay.analysis.text import counted
     from assay.cli.baseline import measure_baseline, write_baseline
     from assay.cli.controls import measure_controls
     from assay.environments import Catalog
@@ -217,7 +223,7 @@ def calibrate(
             )
         number = seeds or next(p.baseline_seeds for p in served.profiles if p.name == profile)
         if dry_run:
-            message = f"would measure {served.id}, {profile}, on {number} seeds"
+            message = f"would measure {served.id}, {profile}, on {counted(number, 'seed')}"
             out.changed(served.id, message, dry_run=True)
             return
         body = measure_baseline(
@@ -236,7 +242,8 @@ def calibrate(
             found = measure_controls(client, out, environment, body, range(number), timeout)
     message = (
         f"{body.metric} of {environment.name}, {profile}, {measured_on(body)}: "
-        f"mean {body.mean:.6g}, spread {_spread(body.spread)} over {len(body.values)} seeds"
+        f"mean {body.mean:.6g}, spread {_spread(body.spread)} over "
+        f"{counted(len(body.values), 'seed')}"
     )
     for control, figures in found.items():
         message += (

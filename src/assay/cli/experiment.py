@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from assay.cli import completion
 from assay.cli import options as opt
 from assay.cli.batch import measured_on, take
 from assay.cli.command import FAILED, AsJson, DryRun, Yes, cancel_one, command, full_id, root
 from assay.domain.errors import Conflict, InvalidInput
+from assay.domain.metrics import Direction
 from assay.domain.verdicts import Verdict
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from assay.client import Client
     from assay.client.experiments import Against
     from assay.contracts.batch import (
         ComparisonBody,
@@ -23,35 +30,121 @@ if TYPE_CHECKING:
         RepairBody,
     )
 
+
+class Sort(StrEnum):
+    """What a list of experiments is sorted by."""
+
+    METRIC = "metric"
+    EFFECT = "effect"
+    TIME = "time"
+
+
 app = typer.Typer(name="experiment", no_args_is_help=True, help="Ideas put to the test.")
 
-Experiment = Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")]
+Experiment = Annotated[
+    str,
+    typer.Argument(
+        help="Id, or the beginning or end of one.", autocompletion=completion.experiments
+    ),
+]
 
 
 @app.command("list")
 @command
 def list_(
     context: typer.Context,
-    batch: Annotated[str | None, typer.Option(help="Only of this batch.")] = None,
+    batch: Annotated[
+        str | None, typer.Option(help="Only of this batch.", autocompletion=completion.batches)
+    ] = None,
+    env: opt.OnlyEnvironment = None,
     state: Annotated[str | None, typer.Option(help="Only in this state.")] = None,
+    sort: Annotated[
+        Sort | None,
+        typer.Option(help="Best metric, largest effect or longest first; else newest first."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print comma-separated values, with all columns.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List experiments.  Example: assay experiment list --batch bat_01k8…"""
-    from assay.analysis.tables import cell, table
-    from assay.analysis.text import format_effect, format_number, idea_title
+    """List experiments.  Example: assay experiment list --env toy --sort metric --csv"""
+    from assay.analysis.comma_separated import experiments_as_csv
 
+    if as_csv and as_json:
+        raise InvalidInput("--csv and --json exclude each other; leave one of them out")
+    if sort is Sort.METRIC and env is None and batch is None:
+        raise InvalidInput("--sort metric: metrics of one environment compare; name it with --env")
     out = root(context).output(as_json)
     with root(context).client() as client:
         wanted = full_id(batch, client.batches.list()) if batch else None
-        found, truncated = take(client.experiments.list(batch=wanted, state=state), limit)
-    made = table("id", "idea", "state", "metric", "effect [95 %]", right=["metric"])
-    for e in found:
-        number, effect = format_number(e.metric), format_effect(e.comparison)
-        made.add_row(*map(cell, (e.id, idea_title(e.idea.text), e.state, number, effect)))
-    out.data(found, made, truncated=truncated)
+        listed = client.experiments.list(batch=wanted, state=state, environment=env)
+        if sort is None:
+            found, truncated = take(listed, limit)
+        else:
+            known = list(listed)
+            found, truncated = _sorted(client, known, sort)[:limit], len(known) > limit
+    if as_csv:
+        out.text(experiments_as_csv(found))
+    else:
+        out.data(found, _listed(found), truncated=truncated)
+    if truncated:
+        out.say(f"These are {limit}; there are more: --limit")
     if not found:
         out.say("No experiments. They come with batches: assay batch submit --help")
+
+
+def _sorted(client: Client, found: list[ExperimentBody], by: Sort) -> list[ExperimentBody]:
+    """The experiments with the best metric, the largest effect or the longest time first."""
+
+    def effect(experiment: ExperimentBody) -> float:
+        return experiment.comparison.effect if experiment.comparison else -math.inf
+
+    def seconds(experiment: ExperimentBody) -> float:
+        return -1.0 if experiment.seconds is None else experiment.seconds
+
+    if by is not Sort.METRIC:
+        return sorted(found, key=effect if by is Sort.EFFECT else seconds, reverse=True)
+    if not found:
+        return found
+    environment = found[0].environment or client.batches.get(found[0].batch).environment
+    sign = 1 if client.environments.get(environment).direction is Direction.MINIMIZE else -1
+
+    def metric(experiment: ExperimentBody) -> float:
+        value = experiment.metric
+        return math.inf if value is None or not math.isfinite(value) else sign * value
+
+    return sorted(found, key=metric)
+
+
+def _place(experiment: ExperimentBody) -> str:
+    """The environment and the profile, without the hash."""
+    name = (experiment.environment or "").partition("@")[0]
+    return f"{name} {experiment.profile or ''}".strip()
+
+
+def _listed(found: list[ExperimentBody]) -> RenderableType:
+    from assay.analysis.rows import further_metrics
+    from assay.analysis.tables import cell, table
+    from assay.analysis.text import (
+        format_effect,
+        format_number,
+        format_verdict,
+        idea_title,
+        short_id,
+    )
+
+    further = further_metrics(found)
+    places = {_place(e) for e in found}
+    columns = ["id", *(["environment"] if len(places) > 1 else []), "idea", "state", "metric"]
+    columns += [*further, "effect [95 %]", "verdict"]
+    made = table(*columns, right=["metric", *further])
+    for e in found:
+        row = [short_id(e.id), *([_place(e)] if len(places) > 1 else []), idea_title(e.idea.text)]
+        row += [e.state, format_number(e.metric)]
+        row += [format_number(e.metrics.get(each)) for each in further]
+        made.add_row(*map(cell, [*row, format_effect(e.comparison), format_verdict(e.comparison)]))
+    return made
 
 
 @app.command()
@@ -129,6 +222,7 @@ def curves(
     as_json: AsJson = False,
 ) -> None:
     """Print what the code said of itself while it trained (claims, not results)."""
+    from assay.analysis.sparklines import sparkline
     from assay.analysis.tables import cell, table
     from assay.analysis.text import clean, format_number
 
@@ -137,11 +231,16 @@ def curves(
         id_ = full_id(experiment, client.experiments.list())
         points = client.experiments.curves(id_, max_points=max_points)
     names = sorted({name for point in points for name in point.values})
+    drawn = table("", "first", "last", "", right=["first", "last"])
+    for name in names:
+        values = [point.values[name] for point in points if name in point.values]
+        ends = map(format_number, (values[0], values[-1]))
+        drawn.add_row(*map(cell, (clean(name), *ends, sparkline(values))))
     made = table("step", *map(clean, names))
     for point in points:
         step = "–" if point.step is None else f"{point.step:g}"
         made.add_row(*map(cell, [step, *(format_number(point.values.get(n)) for n in names)]))
-    out.data(points, made)
+    out.data(points, *([drawn] if points else []), made)
     if not points:
         out.say("No points yet: the code writes them to metrics.jsonl while it trains.")
 
@@ -158,14 +257,25 @@ def result(
 ) -> None:
     """Show the sealed result.  Example: assay experiment result exp_01k8… --expect better"""
     from assay.analysis.tables import cell, table
-    from assay.analysis.text import format_effect, format_number, format_used, format_verdict
+    from assay.analysis.text import (
+        clean,
+        format_effect,
+        format_number,
+        format_used,
+        format_verdict,
+        short_id,
+    )
 
     out = root(context).output(as_json)
     with root(context).client() as client:
         body = client.experiments.result(full_id(experiment, client.experiments.list()))
-    made = table("measurement", "seed", "hardware class", "state", body.metric_name)
+    of = body.metric_name
+    further = sorted({n for m in body.measurements for n in m.metrics if n != of and "/" not in n})
+    columns = ("measurement", "seed", "hardware class", "state", of, *map(clean, further))
+    made = table(*columns, right=["seed", *columns[4:]])
     for m in body.measurements:
-        cells = (m.id, m.seed, m.hardware_class, m.state, format_number(m.metric))
+        numbers = (m.metric, *(m.metrics.get(name) for name in further))
+        cells = (short_id(m.id), m.seed, m.hardware_class, m.state, *map(format_number, numbers))
         made.add_row(*map(cell, cells))
     files = table("file", "bytes", "sha256", "url", title="Artifacts")
     for artifact in body.artifacts:
@@ -196,7 +306,11 @@ def confirm(
     context: typer.Context,
     experiments: Annotated[
         list[str],
-        typer.Argument(help="Experiments with a result, by id.", metavar="EXPERIMENT..."),
+        typer.Argument(
+            help="Experiments with a result, by id.",
+            metavar="EXPERIMENT...",
+            autocompletion=completion.experiments,
+        ),
     ],
     seeds: Annotated[int, typer.Option(min=1, max=64, help="How many fresh seeds.")] = 5,
     base: Annotated[
@@ -238,7 +352,12 @@ def confirm(
 def retry(
     context: typer.Context,
     experiments: Annotated[
-        list[str], typer.Argument(help="Failed experiments, by id.", metavar="EXPERIMENT...")
+        list[str],
+        typer.Argument(
+            help="Failed experiments, by id.",
+            metavar="EXPERIMENT...",
+            autocompletion=completion.experiments,
+        ),
     ],
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the results.")] = False,
     timeout: opt.Timeout = None,
@@ -372,12 +491,13 @@ def _describe(body: ExperimentBody) -> str:
     )
 
     lines = [
-        f"{body.id}: {body.state} (idea {body.position} of {body.batch})",
+        f"{body.id}: {body.state} (idea {body.position + 1} of {body.batch})",
         f"{body.metric_name} {format_number(body.metric)}, "
         f"effect {format_effect(body.comparison)}, {format_verdict(body.comparison)}, "
         f"reward {format_number(body.reward)}",
         f"took {format_seconds(body.seconds)}",
     ]
+    lines[2:2] = _further(body)
     if body.base is not None:
         name = body.base.name or "a codebase"
         lines.insert(1, f"changes {clean(name)} ({body.base.codebase[:12]})")
@@ -405,6 +525,14 @@ def _describe(body: ExperimentBody) -> str:
         lines.append(f"in nearly the words of {', '.join(alike)}")
     lines += ["", clean(body.idea.text)]
     return "\n".join(lines)
+
+
+def _further(body: ExperimentBody) -> list[str]:
+    """A line about what else its evaluator reports, if it reports anything."""
+    from assay.analysis.text import clean, format_number
+
+    told = (f"{clean(name)} {format_number(value)}" for name, value in body.metrics.items())
+    return [f"also reported: {', '.join(told)}"] if body.metrics else []
 
 
 def _beside_the_baseline(comparison: ComparisonBody) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from assay.cli import completion
 from assay.cli import options as opt
 from assay.cli.batch import take
 from assay.cli.command import AsJson, DryRun, command, full_id, root
@@ -19,7 +20,12 @@ app = typer.Typer(
     name="measurement", no_args_is_help=True, help="Codebases measured on one seed each."
 )
 
-Measurement = Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")]
+Measurement = Annotated[
+    str,
+    typer.Argument(
+        help="Id, or the beginning or end of one.", autocompletion=completion.measurements
+    ),
+]
 _TERMINAL = ("succeeded", "failed", "cancelled")
 
 
@@ -28,13 +34,13 @@ _TERMINAL = ("succeeded", "failed", "cancelled")
 def list_(
     context: typer.Context,
     experiment: Annotated[str | None, typer.Option(help="Only of this experiment.")] = None,
-    env: Annotated[str | None, typer.Option(help="Only of this environment.")] = None,
+    env: opt.OnlyEnvironment = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """List measurements, oldest first.  Example: assay measurement list --experiment exp_01k8…"""
     from assay.analysis.tables import cell, table
-    from assay.analysis.text import format_number
+    from assay.analysis.text import format_number, short_id
 
     out = root(context).output(as_json)
     with root(context).client() as client:
@@ -45,7 +51,7 @@ def list_(
     made = table(*columns, right=["seed"])
     for m in found:
         code = m.failure.code if m.failure else ""
-        what = (m.id, m.codebase[:12], m.kind, m.seed, m.conditions or "unknown")
+        what = (short_id(m.id), m.codebase[:12], m.kind, m.seed, m.conditions or "unknown")
         row = (*what, m.state, code, format_number(m.metric))
         made.add_row(*map(cell, row))
     out.data(found, made, truncated=truncated)
@@ -123,7 +129,7 @@ def retry(
 
 
 def _describe(body: MeasurementBody) -> str:
-    from assay.analysis.text import format_number
+    from assay.analysis.text import clean, format_number
 
     lines = [
         f"{body.id}: {body.state}, seed {body.seed}, replicate {body.replicate}, {body.kind}",
@@ -133,7 +139,9 @@ def _describe(body: MeasurementBody) -> str:
         f"codebase {body.codebase}",
     ]
     if body.metric is not None:
-        lines.append(f"metric {format_number(body.metric)}")
+        numbers = body.metrics or {"metric": body.metric}
+        each = (f"{clean(name)} {format_number(value)}" for name, value in numbers.items())
+        lines.append(", ".join(each))
     if body.failure is not None:
         lines.append(_failed(body.failure))
     if body.attempts and body.attempts[-1].software:

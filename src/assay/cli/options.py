@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from assay.cli import completion
 from assay.domain.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -18,8 +19,24 @@ if TYPE_CHECKING:
 # The bracket is escaped because help texts are rich markup.
 _MODEL = "Who {}: provider:model\\[@base_url]."
 
-Environment = Annotated[str, typer.Option("--env", help="Environment: name or name@hash.")]
-Profile = Annotated[str, typer.Option(help="Size at which it runs.")]
+Environment = Annotated[
+    str,
+    typer.Option(
+        "--env",
+        help="Environment: name or name@hash.",
+        autocompletion=completion.environments,
+    ),
+]
+#: Lists leave out other environments.
+OnlyEnvironment = Annotated[
+    str | None,
+    typer.Option(
+        "--env", help="Only of this environment.", autocompletion=completion.environments
+    ),
+]
+Profile = Annotated[
+    str, typer.Option(help="Size at which it runs.", autocompletion=completion.profiles)
+]
 Executor = Annotated[str, typer.Option(help=_MODEL.format("writes the diffs"))]
 Ideator = Annotated[str, typer.Option(help=_MODEL.format("proposes ideas"))]
 HardwareClass = Annotated[str | None, typer.Option(help="What to measure on.")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from assay.cli import exporting
+from assay.cli import completion, exporting, search_report
 from assay.cli import options as opt
 from assay.cli.batch import take
 from assay.cli.command import (
@@ -44,7 +44,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="search", no_args_is_help=True, help="Search over ideas.")
 
-Search = Annotated[str, typer.Argument(help="Id, or the beginning or end of one.")]
+app.command("report")(search_report.report)
+
+Search = Annotated[
+    str,
+    typer.Argument(help="Id, or the beginning or end of one.", autocompletion=completion.searches),
+]
 PatienceSeconds = Annotated[
     float,
     typer.Option(
@@ -60,11 +65,28 @@ Detach = Annotated[
 @command
 def start(
     context: typer.Context,
-    env: Annotated[str, typer.Argument(help="Environment: name or name@hash.")],
+    env: Annotated[
+        str,
+        typer.Argument(
+            help="Environment: name or name@hash.", autocompletion=completion.environments
+        ),
+    ],
     profile: opt.Profile,
-    strategy: Annotated[str, typer.Option(help="evolution or best-of-n.")] = "evolution",
-    epochs: Annotated[int, typer.Option(min=1, max=10_000, help="Rounds.")] = 5,
-    batch_size: Annotated[int, typer.Option(min=1, help="Ideas per round.")] = 8,
+    strategy: Annotated[
+        str, typer.Option(help="evolution, best-of-n, random, greedy or thompson.")
+    ] = "evolution",
+    epochs: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Rounds; decisions of an asynchronous strategy.")
+    ] = 5,
+    batch_size: Annotated[int, typer.Option(min=1, help="Ideas per round or decision.")] = 8,
+    slots: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Experiments that an asynchronous strategy keeps under way; thompson: 16.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed asks the same questions.")] = 0,
     ideator: opt.Ideator = "offline:ideator",
     executor: opt.Executor = "offline:literal",
@@ -143,7 +165,8 @@ def start(
         effort=ideator_effort,
         context_tokens=context_tokens,
     )
-    settings = {} if positives is None else {"positives": positives}
+    settings: dict[str, Any] = {} if positives is None else {"positives": positives}
+    settings |= _slots(strategy, slots)
     config = _config(strategy, settings, options, asked, warm_start or [], pause=not no_pause)
     rest = {"confirm": confirm, "confirm_seeds": confirm_seeds, "overlap": not no_overlap}
     config = config.model_copy(update=rest)
@@ -157,7 +180,25 @@ def start(
     request.driver = "service" if detach else "client"
     if detach:
         _refuse_folders(record, replay)
+    if replay is not None and is_asynchronous(strategy):
+        raise InvalidInput(f"--replay: what {strategy} asks depends on when results come")
     _start(context, request, config, _recorded(record, replay), patience, dry_run, yes, as_json)
+
+
+def is_asynchronous(strategy: str) -> bool:
+    """Whether a strategy decides whenever slots are free. Raises InvalidInput: there is none."""
+    from assay.search import open_strategy
+
+    return open_strategy(strategy).slots is not None
+
+
+def _slots(strategy: str, slots: int | None) -> dict[str, int]:
+    """The setting of a strategy for its slots. Raises InvalidInput: it has none."""
+    if slots is None:
+        return {}
+    if not is_asynchronous(strategy):
+        raise InvalidInput(f"--slots: {strategy} works in epochs; leave it out, or name thompson")
+    return {"keep": slots}
 
 
 def _refuse_folders(record: Path | None, replay: Path | None) -> None:
@@ -255,12 +296,15 @@ def _start(
     yes: bool,
     as_json: bool,
 ) -> None:
+    from assay.analysis.text import counted
+
     out = root(context).output(as_json)
     detach = request.driver == "service"
     ideator = None
     if not detach:
         ideator = open_ideator_named(request.ideator, config.ideator, recorded)
-    size = f"{request.epochs} epochs of {request.batch_size} ideas"
+    rounds = "decision" if is_asynchronous(request.strategy) else "epoch"
+    size = f"{counted(request.epochs, rounds)} of {counted(request.batch_size, 'idea')}"
     with root(context).client() as client:
         config = _with_sources(client, config, request.environment)
         request.config = config.record()
@@ -398,6 +442,33 @@ def watch(context: typer.Context, search: Search, as_json: AsJson = False) -> No
 
 @app.command()
 @command
+def decisions(context: typer.Context, search: Search, as_json: AsJson = False) -> None:
+    """Show what an asynchronous search decided.  Example: assay search decisions srch_01k8…"""
+    from assay.analysis.tables import cell, table
+
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        id_ = full_id(search, client.searches.list())
+        found = [epoch for epoch in client.searches.epochs(id_) if epoch.decision is not None]
+    made = table("decision", "state", "asked for", "parents", "results", "pending")
+    results = 0
+    for epoch in found:
+        decision = epoch.decision
+        assert decision is not None
+        results += len(decision.seen)
+        parents = list(dict.fromkeys(id_ for ask in decision.asks for id_ in ask.parents))
+        if decision.remeasure is not None:
+            parents = decision.remeasure.experiments
+        pending = ", ".join(map(str, decision.pending)) or "–"
+        row = (epoch.number, epoch.state, decision.in_words, ", ".join(parents) or "–")
+        made.add_row(*map(cell, (*row, results, pending)))
+    out.data(found, made)
+    if not found:
+        out.say(f"{id_} has no decisions: its strategy works in epochs, or it has not begun.")
+
+
+@app.command()
+@command
 def answers(
     context: typer.Context,
     search: Search,
@@ -447,17 +518,19 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List searches, newest first.  Example: assay search list"""
+    from assay.analysis.sparklines import sparkline
     from assay.analysis.tables import cell, table
-    from assay.analysis.text import format_number
+    from assay.analysis.text import format_number, short_id
 
     out = root(context).output(as_json)
     with root(context).client() as client:
         found, truncated = take(client.searches.list(), limit)
-    made = table("id", "environment", "strategy", "state", "epochs", "best so far")
+    made = table("id", "environment", "strategy", "state", "epochs", "best so far", "")
     for body in found:
         best = format_number(body.best[-1].best_so_far) if body.best else "–"
         epochs = f"{body.epochs_finished}/{body.epochs}"
-        row = (body.id, body.environment, body.strategy, body.state, epochs, best)
+        curve = sparkline([entry.best_so_far for entry in body.best], 20)
+        row = (short_id(body.id), body.environment, body.strategy, body.state, epochs, best, curve)
         made.add_row(*map(cell, row))
     out.data(found, made, truncated=truncated)
     if not found:
@@ -634,7 +707,8 @@ def _detached(search: SearchBody, out: Output) -> None:
 
 def _show(client: Client, search: SearchBody, out: Output) -> None:
     from assay.analysis import best_table, worn_note
-    from assay.cli.searching import read_progress
+    from assay.analysis.sparklines import sparkline
+    from assay.cli.searching import describe_best, read_progress
 
     note = worn_note(client.environments.get(search.environment))
     notes = [] if note is None else [note]
@@ -646,7 +720,8 @@ def _show(client: Client, search: SearchBody, out: Output) -> None:
         )
     line = (
         f"{search.id}: {search.state}, {search.strategy} on {search.environment}, "
-        f"{search.profile}; epoch {search.epochs_finished} of {search.epochs} finished; driven by "
+        f"{search.profile}; {_round(search)} {search.epochs_finished} of {search.epochs} "
+        f"finished; driven by "
         f"{'the service' if search.driver == Driver.SERVICE else 'a client'}"
     )
     epochs = list(client.searches.epochs(search.id))
@@ -656,12 +731,19 @@ def _show(client: Client, search: SearchBody, out: Output) -> None:
         out.data(found)
         return
     shown = _results(client, search, confirmed, out) if confirmed else []
-    progress = read_progress(client, search).lines()
-    out.data(found, line, *progress, best_table(search.best), *shown, *notes)
+    progress = read_progress(client, search)
+    curve = sparkline([entry.best_so_far for entry in search.best])
+    lines = [*progress.lines(), *([f"best so far by epoch: {curve}"] if curve else [])]
+    lines += describe_best(client, progress)
+    out.data(found, line, *lines, best_table(search.best), *shown, *notes)
     if search.state == "running" and search.open_pause is None:
         detached = search.driver == Driver.SERVICE
         how = "Watch it: assay search watch" if detached else "Go on with: assay search resume"
         out.say(f"{how} {search.id}")
+
+
+def _round(search: SearchBody) -> str:
+    return "epoch" if search.slots is None else "decision"
 
 
 def _confirmed(client: Client, search: SearchBody) -> list[ExperimentBody]:
@@ -685,12 +767,12 @@ def _results(
 
 
 def _answer(answer: IdeatorCallBody) -> str:
-    from assay.analysis.text import clean
+    from assay.analysis.text import clean, counted
 
-    unread = f", {answer.unread} passages unread" if answer.unread else ""
+    unread = f", {counted(answer.unread, 'passage')} unread" if answer.unread else ""
     heading = (
-        f"--- {answer.id}: epoch {answer.epoch}, {answer.operator}, {answer.ideas} ideas{unread}, "
-        f"{answer.stop}"
+        f"--- {answer.id}: epoch {answer.epoch}, {answer.operator}, "
+        f"{counted(answer.ideas or 0, 'idea')}{unread}, {answer.stop}"
     )
     return f"{clean(heading)}\n{clean(answer.text or '')}"
 

@@ -15,12 +15,19 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from assay.analysis.sparklines import sparkline
 from assay.analysis.text import format_number, format_seconds, idea_title
 from assay.cli.output import Output
 
 if TYPE_CHECKING:
     from assay.client import Client
-    from assay.contracts.batch import BatchBody, CurvePoint, EventBody, ExperimentBody
+    from assay.contracts.batch import (
+        BatchBody,
+        CurvePoint,
+        EventBody,
+        ExperimentBody,
+        MeasurementCounts,
+    )
 
 TERMINAL = ("succeeded", "failed", "cancelled")
 STATES = ("submitted", "implementing", "queued", "running", *TERMINAL)
@@ -29,6 +36,7 @@ CURVE_SECONDS = 1.5
 #: Between two plain lines, where there is no terminal.
 LINE_SECONDS = 2.0
 SHOWN = 8
+_CURVE_WIDTH = 24
 
 
 @dataclass
@@ -41,6 +49,8 @@ class View:
     running: dict[str, str] = field(default_factory=dict)
     baseline_pending: int = 0
     waits_for: list[str] = field(default_factory=list)
+    measurements: str = ""
+    """How many have ended, of how many."""
     measured_at: list[float] = field(default_factory=list)
     clock: Callable[[], float] = time.monotonic
     #: Seconds left in all, from how many measurements of this batch have ended since the start.
@@ -90,6 +100,11 @@ class View:
         self.baseline_measured += max(0, self.baseline_pending - pending)
         self.baseline_pending = pending
 
+    def take_measurements(self, found: MeasurementCounts) -> None:
+        """Note how many measurements have ended, where ideas have several each."""
+        if found.total > self.total:
+            self.measurements = f"measurements: {found.ended} of {found.total} ended"
+
     @property
     def eta(self) -> float | None:
         """Seconds left at the pace of the measurements so far; None before two have ended.
@@ -109,7 +124,8 @@ class View:
         pending = f", baseline: {self.baseline_pending} to come" if self.baseline_pending else ""
         waits = "".join(f"; waiting: {what}" for what in self.waits_for)
         states = states or "nothing started"
-        return f"{self.finished}/{self.total} finished: {states}{pending}{waits}"
+        measured = f"; {self.measurements}" if self.measurements else ""
+        return f"{self.finished}/{self.total} finished: {states}{measured}{pending}{waits}"
 
     def line(self) -> str:
         """One line for a log."""
@@ -247,20 +263,30 @@ class _Poller:
     def _look(self) -> None:
         if self._above is not None:
             self._view.above = self._above()
-        if self._view.baseline_pending or self._view.count("queued"):
+        if (
+            self._view.baseline_pending
+            or self._view.count("queued")
+            or self._view.count("running")
+        ):
             batch = self._client.batches.get(self._batch)
             self._view.take_baseline(batch.baseline.pending if batch.baseline else 0)
             self._view.waits_for = batch.waits_for
+            self._view.take_measurements(batch.measurements)
         now = [e for e, state in list(self._view.states.items()) if state == "running"]
         curves = self._client.experiments.curves
         self._view.running = {e: last_loss(curves(e, max_points=500)) for e in now[:SHOWN]}
 
 
 def last_loss(points: list[CurvePoint]) -> str:
-    """`step 120, train/loss 2.3456`: the newest point that has a loss; empty without points."""
+    """`step 120, train/loss 2.3456 █▅▃▂▁`: the newest point that has a loss, and its curve.
+
+    Empty without points.
+    """
     for point in reversed(points):
         names = [n for n in point.values if "loss" in n] or list(point.values)
         if names:
             step = f"step {point.step:g}, " if point.step is not None else ""
-            return f"{step}{names[0]} {format_number(point.values[names[0]])}"
+            values = [p.values[names[0]] for p in points if names[0] in p.values]
+            curve = f" {sparkline(values, _CURVE_WIDTH)}" if len(values) > 1 else ""
+            return f"{step}{names[0]} {format_number(values[-1])}{curve}"
     return ""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from assay.cli import completion
 from assay.cli.command import AsJson, Yes, command, confirm, root
 from assay.domain.conditions import differences
 from assay.domain.errors import Unavailable
@@ -158,7 +159,10 @@ def _state(worker: WorkerBody) -> str:
     return f"{worker.state}, draining" if worker.draining else worker.state
 
 
-Worker = Annotated[str, typer.Argument(help="A worker's name or id.")]
+Worker = Annotated[
+    str,
+    typer.Argument(help="A worker's name or id.", autocompletion=completion.workers),
+]
 
 
 @app.command()

@@ -156,7 +156,7 @@ class Environments(Group):
         """Take back that conditions were declared equal to others. Returns what was declared.
 
         Raises:
-            NotFound: no operator declared anything of them.
+            Conflict: no operator declared anything of them.
         """
         path = f"{self.path}/{segment(name)}/conditions/separate"
         body = {"profile": profile, "conditions": conditions}

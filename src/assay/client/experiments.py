@@ -49,10 +49,18 @@ class Experiments(Group):
     path = "/v1/experiments"
 
     def list(
-        self, *, batch: str | None = None, state: str | None = None
+        self,
+        *,
+        batch: str | None = None,
+        state: str | None = None,
+        environment: str | None = None,
     ) -> Iterator[ExperimentBody]:
-        """Experiments, page by page as they are asked for."""
-        return self._walk(ExperimentBody, self.path, {"batch": batch, "state": state})
+        """Experiments, page by page as they are asked for.
+
+        `environment` is a name or `name@hash`.
+        """
+        query = {"batch": batch, "state": state, "environment": environment}
+        return self._walk(ExperimentBody, self.path, query)
 
     def page(
         self, *, batch: str | None = None, limit: int | None = None, cursor: str | None = None

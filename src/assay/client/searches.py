@@ -14,6 +14,7 @@ from assay.client.resource import Group, segment
 from assay.client.trajectories import Trajectories
 from assay.contracts.batch import BatchBody, BatchOptions, EventBody, IdeaRequest
 from assay.contracts.search import (
+    DecisionRequest,
     DriverName,
     EpochBody,
     EpochRequest,
@@ -166,6 +167,16 @@ class Searches(Group):
         params |= {"answered": "true"} if answered else {}
         params |= {"unread": "true"} if unread else {}
         return self._walk(IdeatorCallBody, f"{self.path}/{segment(search)}/calls", params)
+
+    def put_decision(self, search: str, number: int, request: DecisionRequest) -> EpochBody:
+        """Store a decision for the next epoch; repeating it changes nothing.
+
+        Raises:
+            Conflict: another decision is stored (`epoch_exists`), or this epoch is not the next
+                (`epoch_out_of_order`).
+        """
+        path = f"{self.path}/{segment(search)}/epochs/{number}/decision"
+        return EpochBody.model_validate_json(self._http.request("PUT", path, body=request).content)
 
     def put_epoch(self, search: str, number: int, ideas: Sequence[IdeaRequest]) -> EpochBody:
         """Store the ideas of an epoch; repeating with the same ideas changes nothing.

@@ -211,6 +211,22 @@ class Counts(Resource):
     cancelled: int = 0
 
 
+class MeasurementCounts(Resource):
+    """Measurements by state. Those that ideas share count once; smokes do not count."""
+
+    total: int = 0
+    queued: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+    @property
+    def ended(self) -> int:
+        """Return the number of those that have ended."""
+        return self.succeeded + self.failed + self.cancelled
+
+
 class Funnel(Resource):
     """How far the ideas of a batch came. Execution rate = scored / submitted.
 
@@ -272,6 +288,10 @@ class BatchBody(Resource):
     ideator: str | None
     state: str = Field(description="running, finished or cancelled.")
     counts: Counts
+    measurements: MeasurementCounts = Field(
+        MeasurementCounts(),
+        description="Of its ideas, as far as they were asked for: one per codebase and seed.",
+    )
     funnel: Funnel
     usage: Usage
     caps: list[CapBody] = Field([], description="Caps the batch is under, the narrowest first.")
@@ -590,6 +610,10 @@ class ExperimentBody(Resource):
     object: Literal["experiment"] = "experiment"
     id: str
     batch: str
+    environment: str | None = Field(
+        None, description="`name@hash`; null from a service of an earlier version."
+    )
+    profile: str | None = None
     position: int = Field(description="Place of the idea in its batch, from 0.")
     idea: IdeaBody
     state: str
@@ -609,6 +633,10 @@ class ExperimentBody(Resource):
     metric_name: str
     metric: float | None = Field(
         description="Mean over the experiment's seeds, or the best where artifacts are judged."
+    )
+    metrics: dict[str, float] = Field(
+        {},
+        description="What else its evaluator reports, by name: means over the experiment's seeds.",
     )
     reward: float
     base: BaseBody | None = Field(

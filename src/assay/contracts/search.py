@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from assay.contracts.base import (
     MAX_INTEGER,
@@ -28,6 +28,7 @@ from assay.contracts.base import (
 )
 from assay.contracts.batch import (
     MAX_IDEAS,
+    MAX_SEEDS,
     MAX_THINKING,
     BaseBody,
     CallFacts,
@@ -99,8 +100,82 @@ class EpochRequest(Request):
     )
 
 
+class DecidedAsk(Request):
+    """A question that a strategy decided to put to the ideator."""
+
+    operator: Literal["seed", "exploit", "explore", "refine", "combine", "ablate", "rescue"]
+    count: Integer = Field(ge=1, le=MAX_IDEAS, description="Ideas that are asked for.")
+    seed: Integer = Field(0, ge=0, le=MAX_INTEGER)
+    parents: Items[ShortName] = Field(
+        [], max_length=1_000, description="Experiments that the ideas build on."
+    )
+
+
+class DecidedRemeasure(Request):
+    """Codebases that a strategy decided to measure on more seeds."""
+
+    experiments: Items[ShortName] = Field(min_length=1, max_length=MAX_IDEAS)
+    seeds: Integer = Field(
+        ge=1, le=MAX_SEEDS, description="Seeds that each codebase has afterwards."
+    )
+
+
+class SeenBaseline(Request):
+    """The baseline as a strategy saw it. `mean` and `spread` are in units of the metric."""
+
+    reward: Number
+    mean: Number | None = Field(None, description="Null where ideators are not told of it.")
+    spread: Number | None = None
+    seeds: Integer = Field(0, ge=0)
+
+
+class DecisionRequest(Request):
+    """What an asynchronous strategy decided, and all that the decision depends on.
+
+    With the search's settings and the decisions before, the strategy decides the same again.
+    """
+
+    asks: Items[DecidedAsk] = Field([], max_length=64, description="Questions to the ideator.")
+    remeasure: DecidedRemeasure | None = Field(
+        None, description="Measure again instead; then there are no `asks`."
+    )
+    seen: Items[ShortName] = Field(
+        [],
+        max_length=100_000,
+        description="Experiments whose results were known to it and to no decision before.",
+    )
+    pending: Items[Integer] = Field(
+        [],
+        max_length=10_000,
+        description="Numbers of the earlier decisions that had not ended.",
+    )
+    baseline: SeenBaseline | None = Field(None, description="Null before it was measured.")
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> DecisionRequest:
+        if bool(self.asks) == (self.remeasure is not None):
+            raise ValueError("name either `asks` or `remeasure`")
+        return self
+
+    @property
+    def in_words(self) -> str:
+        """What is asked for: `2 refine, 2 explore`, or `3 remeasure on 2 seeds`."""
+        if self.remeasure is not None:
+            return f"{len(self.remeasure.experiments)} remeasure on {self.remeasure.seeds} seeds"
+        return ", ".join(f"{ask.count} {ask.operator}" for ask in self.asks)
+
+    @property
+    def ideas(self) -> int:
+        """How many ideas the epoch will hold, if the ideator has as many."""
+        if self.remeasure is not None:
+            return len(self.remeasure.experiments)
+        return sum(ask.count for ask in self.asks)
+
+
 #: Tokens of a call, at most: far more than any model reads or writes.
 _MOST_TOKENS = 1_000_000_000
+#: Characters of what a model thought, at most: the column holds 32 bits.
+_MOST_CHARACTERS = 1_000_000_000
 _LOOP = "Who makes it: a word that only this loop knows. Its end must name the same."
 
 
@@ -141,7 +216,7 @@ class AnswerRequest(Request):
         None, description="What the model thought in private before it answered."
     )
     thinking_length: Integer = Field(
-        0, ge=0, le=MAX_INTEGER, description="Characters of the thinking as it came."
+        0, ge=0, le=_MOST_CHARACTERS, description="Characters of the thinking as it came."
     )
 
 
@@ -253,9 +328,12 @@ class EpochBody(Resource):
     object: Literal["epoch"] = "epoch"
     search: str
     number: int
-    state: str = Field(description="proposed, submitted or finished.")
+    state: str = Field(description="decided, proposed, submitted or finished.")
     batch: str | None
-    ideas: list[IdeaRequest]
+    ideas: list[IdeaRequest] = Field(description="Empty while it is only decided.")
+    decision: DecisionRequest | None = Field(
+        None, description="What an asynchronous strategy decided; null for the others."
+    )
     created_at: datetime
 
 
@@ -296,6 +374,13 @@ class SearchBody(Resource):
     metadata: dict[str, str]
     created_at: datetime
     finished_at: datetime | None
+
+    @property
+    def slots(self) -> int | None:
+        """Return how many experiments its strategy keeps under way; None: it works in epochs."""
+        settings = self.config.get("strategy")
+        keep = settings.get("keep") if isinstance(settings, dict) else None
+        return keep if isinstance(keep, int) else None
 
     @property
     def open_pause(self) -> PauseBody | None:

@@ -93,8 +93,12 @@ class Driver(StrEnum):
 
 
 class EpochState(StrEnum):
-    """A round of a search: ideas stored, then submitted as a batch, then finished."""
+    """A round of a search: ideas stored, then submitted as a batch, then finished.
 
+    Of an asynchronous strategy it is decided first, before there are ideas.
+    """
+
+    DECIDED = "decided"
     PROPOSED = "proposed"
     SUBMITTED = "submitted"
     FINISHED = "finished"

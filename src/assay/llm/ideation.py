@@ -9,6 +9,9 @@ from assay.llm.offline.knobs import Knob, Recipe
 #: What an ideator is asked for. `seed`, `exploit` and `explore` are those of the paper (§4.1).
 Operator = Literal["seed", "explore", "exploit", "refine", "combine", "ablate", "rescue"]
 
+#: Those whose ideas build on `IdeationRequest.parents`.
+BUILDING: frozenset[Operator] = frozenset({"exploit", "refine", "combine", "ablate", "rescue"})
+
 
 @dataclass(frozen=True)
 class Baseline:
@@ -49,9 +52,10 @@ class Trajectory:
 
     `metric` is None without a valid result; `reward` is 0 then. `failure` says what went wrong.
     `seconds` is the wall clock of training and evaluation. `codebase` is the hash of the code that
-    was measured. `source` says whose it is, empty for
-    the search that asks; `elsewhere` says why its numbers cannot be compared with those of that
-    search, empty if they can.
+    was measured. `source` says whose it is, empty for the search that asks; `elsewhere` says why
+    its numbers cannot be compared with those of that search, empty if they can. `retries` is the
+    failed experiment that it measures again, if it does. In the state `submitted` it is an idea
+    whose result is not told.
     """
 
     id: str
@@ -72,6 +76,7 @@ class Trajectory:
     codebase: str | None = None
     source: str = ""
     elsewhere: str = ""
+    retries: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,8 @@ class IdeationRequest:
 
     `trajectories` are all that is known, oldest first, the same for every question of an epoch.
     `parents` are those to build on: what beat the baseline if the operator is `exploit`, what
-    failed if it is `rescue`, none if the ideas are to be new. `seed` comes from
+    failed if it is `rescue`, what is promising if it is another of `BUILDING`, none if the ideas
+    are to be new. `seed` comes from
     `assay.domain.hashing.derive_seed`, so that an epoch that is asked for again gets the same
     answer offline. `sample_seed` is the same in all epochs: where not all trajectories fit into a
     prompt, it decides which do. `metric_goal` says which way the metric improves.

@@ -14,7 +14,7 @@ from itertools import groupby
 
 from assay.domain.hashing import derive_seed
 from assay.llm import prompts
-from assay.llm.ideation import IdeationRequest, Trajectory
+from assay.llm.ideation import BUILDING, IdeationRequest, Operator, Trajectory
 from assay.llm.interface import Prompt
 from assay.llm.tokens import estimate_tokens
 from assay.llm.trajectory_text import baseline_sentence, describe, recall
@@ -26,6 +26,14 @@ _QUESTION_TOKENS, _QUESTION_SHARE = 8_000, 1 / 8
 #: Characters of an answer that a repair shows even where there is no room for it.
 _LEAST_SHOWN = 2_500
 _LARGEST_SEED = 2**63
+#: Which prompt introduces what is built on, and the mark of each such experiment.
+_PARENTS: dict[Operator, tuple[str, str]] = {
+    "exploit": ("ideator_positives", "POSITIVE"),
+    "refine": ("ideator_promising", "PROMISING"),
+    "combine": ("ideator_promising", "PROMISING"),
+    "ablate": ("ideator_promising", "PROMISING"),
+    "rescue": ("ideator_failed", "FAILED"),
+}
 
 
 @dataclass(frozen=True)
@@ -55,14 +63,14 @@ def build(request: IdeationRequest, context: int, answer: int) -> Shown:
     """Return what a question is preceded by, in at most `context` tokens less the `answer`.
 
     Tokens are counted by `estimate_tokens`. Every question of an epoch gets the same log. One that
-    exploits gets another part behind it: the positive trajectories, best first, with diffs.
+    builds on experiments gets another part behind it: these, best first, with diffs.
     """
     block = environment_text(request)
     fixed = estimate_tokens(block) + estimate_tokens(prompts.template("ideator_system"))
     question = min(_QUESTION_TOKENS, int(_QUESTION_SHARE * context))
     room = context - answer - fixed - question
     log, logged = _log(request, int(_LOG_SHARE * room))
-    if request.operator != "exploit":
+    if request.operator not in BUILDING:
         return Shown(block, log, logged)
     room -= sum(map(estimate_tokens, log))
     own, built_on = _built_on(request, {past.id for past in logged}, room)
@@ -127,12 +135,13 @@ def _built_on(
 ) -> tuple[str, tuple[Trajectory, ...]]:
     """The part that says what to build on, and the trajectories in it: the best that fit."""
     metric = request.metric_name
+    introduction, mark = _PARENTS[request.operator]
     texts: list[str] = []
     chosen: list[Trajectory] = []
-    left = limit - estimate_tokens(prompts.template("ideator_positives"))
+    left = limit - estimate_tokens(prompts.template(introduction))
     for past in sorted(request.parents, key=lambda t: (-t.reward, t.id)):
         known = past.id in logged
-        text = recall(past, metric) if known else describe(past, metric, with_diff=True)
+        text = recall(past, metric, mark) if known else describe(past, metric, with_diff=True)
         left -= estimate_tokens(text) + 1
         if left < 0:
             break
@@ -140,4 +149,4 @@ def _built_on(
         chosen.append(past)
     if not texts:
         return "", ()
-    return prompts.render("ideator_positives", positives="\n\n".join(texts)), tuple(chosen)
+    return prompts.render(introduction, parents="\n\n".join(texts)), tuple(chosen)

@@ -16,6 +16,7 @@ from assay.llm.executors import NO_LIMITS, Limits
 from assay.llm.idea_answers import ReadAnswer, read_answer
 from assay.llm.ideas import IdeaText, format_idea, read_idea
 from assay.llm.ideation import (
+    BUILDING,
     CallRecord,
     IdeationRequest,
     IdeatorCall,
@@ -214,14 +215,19 @@ class _Question:
             if text in known:
                 continue
             known.add(text)
-            exploits = self.request.operator == "exploit"
-            parents = _parents(read.idea, self.context.shown) if exploits else ()
+            parents = _parents(read.idea, self.request, self.context.shown)
             found.append(ProposedIdea(text, self.request.operator, parents, read.thinking))
         return found
 
 
-def _parents(idea: IdeaText, shown: Sequence[Trajectory]) -> tuple[str, ...]:
-    """The ids an idea names as its parents, as far as it was shown them."""
+def _parents(
+    idea: IdeaText, request: IdeationRequest, shown: Sequence[Trajectory]
+) -> tuple[str, ...]:
+    """The ids an idea names as its parents, as far as it was shown them; of one that names none,
+    the only one there was to build on."""
+    if request.operator not in BUILDING:
+        return ()
     line = _PARENTS.search(idea.experiment)
     named = set(re.findall(r"[\w\-]+", line[1])) if line else set()
-    return tuple(past.id for past in shown if past.id in named)
+    found = tuple(past.id for past in shown if past.id in named)
+    return found if found or len(request.parents) != 1 else (request.parents[0].id,)

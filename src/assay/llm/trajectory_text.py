@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from assay.domain.states import ExperimentState
 from assay.domain.verdicts import Verdict
 from assay.llm import prompts
 from assay.llm.ideation import Baseline, Standing, Trajectory
@@ -32,6 +33,8 @@ def baseline_sentence(metric: str, baseline: Baseline | None) -> str:
 
 def result_line(past: Trajectory, metric: str) -> str:
     """What came of an experiment: `val_loss 1.4294 on 1 seed, worse than the baseline …`."""
+    if past.state == ExperimentState.SUBMITTED:
+        return "submitted: its result is not told"
     if past.metric is None:
         failed = past.failure[:MOST_FAILURE].strip() or "no valid result"
         return f"{past.state}: {failed}"
@@ -63,12 +66,15 @@ def describe(past: Trajectory, metric: str, *, with_diff: bool = False) -> str:
     return prompts.fenced("EXPERIMENT", "\n".join(lines))
 
 
-def recall(past: Trajectory, metric: str) -> str:
-    """An experiment that a prompt has described before: its id, its result and its diff."""
+def recall(past: Trajectory, metric: str, mark: str = "POSITIVE") -> str:
+    """An experiment that a prompt has described before: its id, its result and its diff.
+
+    `mark`: the word at its beginning and end.
+    """
     lines = [f"id {past.id}: {result_line(past, metric)}"]
     if past.diff:
         lines.append(f"Diff that was executed:\n{_cut(past.diff, MOST_DIFF)}")
-    return prompts.fenced("POSITIVE", "\n".join(lines))
+    return prompts.fenced(mark, "\n".join(lines))
 
 
 def _origin(past: Trajectory) -> str:

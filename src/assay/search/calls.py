@@ -29,6 +29,7 @@ from assay.llm.recorded_ideas import RecordedIdeas
 from assay.llm.retry import billed
 from assay.search.ask import SearchError, storable
 from assay.search.plan import Ask
+from assay.search.threads import in_thread
 
 Answered: TypeAlias = Mapping[str, IdeatorCallBody]
 #: Pause before a cap is looked at again that calls under way may still leave room under.
@@ -110,7 +111,7 @@ class Ledger:
     async def _write(self, action: Callable[[], object]) -> None:
         """Carry a request out in a thread, one at a time: answers stream meanwhile."""
         async with self._writing:
-            await asyncio.to_thread(action)
+            await in_thread(action)
 
 
 @dataclass(frozen=True)

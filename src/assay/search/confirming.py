@@ -14,17 +14,18 @@ _SAY_NOTHING = (Verdict.IDENTICAL.value, Verdict.NOT_COMPARABLE.value)
 def to_confirm(experiments: Iterable[ExperimentBody], count: int) -> list[str]:
     """Return the ids of the results that improve most on the baseline, best first.
 
-    One of each codebase, and at most `count`. Of equal ones the first.
+    One of each codebase, that on the most seeds, and at most `count`. Of equal ones the first.
     """
-    improved = [
-        (experiment.comparison.effect, experiment)
-        for experiment in experiments
-        if experiment.state == ExperimentState.SUCCEEDED
-        and experiment.comparison is not None
-        and experiment.comparison.verdict not in _SAY_NOTHING
-        and experiment.comparison.effect > 0
-    ]
-    best: dict[str | None, str] = {}
-    for _, experiment in sorted(improved, key=lambda pair: -pair[0]):
-        best.setdefault(experiment.codebase, experiment.id)
-    return list(best.values())[:count]
+    measured: dict[str | None, tuple[int, float, str]] = {}
+    for experiment in experiments:
+        compared = experiment.comparison
+        if experiment.state != ExperimentState.SUCCEEDED or compared is None:
+            continue
+        if compared.verdict in _SAY_NOTHING:
+            continue
+        found = (compared.n, compared.effect, experiment.id)
+        known = measured.get(experiment.codebase)
+        if known is None or found[:2] > known[:2]:
+            measured[experiment.codebase] = found
+    best = sorted(measured.values(), key=lambda found: -found[1])
+    return [id_ for _, effect, id_ in best if effect > 0][:count]

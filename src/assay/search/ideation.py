@@ -30,8 +30,10 @@ from assay.domain.failure_codes import FailureCode
 from assay.domain.states import ExperimentState, MeasurementKind, SearchState
 from assay.llm.ideation import Ideator
 from assay.search.ask import SearchError
+from assay.search.baseline import POLL_SECONDS
 from assay.search.config import SearchConfig
-from assay.search.loop import BASELINE_POLL_SECONDS, Wait, drive
+from assay.search.loop import drive
+from assay.search.steps import Wait
 
 STRATEGY = "best-of-n"
 #: The key of a search's and a batch's metadata under which the id of the benchmark is.
@@ -308,7 +310,7 @@ class _Run:
             if body.finished_at is None:
                 body = self.wait(self.client, batch, lambda _: None)
             while body.seeds_to_come:
-                self.client.sleep(BASELINE_POLL_SECONDS)
+                self.client.sleep(POLL_SECONDS)
                 body = self.client.batches.get(batch)
 
     def _outcome(self) -> Outcome:

@@ -61,12 +61,15 @@ def _counts(experiment: ExperimentBody, executor: str) -> bool:
     return not (at_implement and is_offline(executor))
 
 
-def pause_request(search: str, epoch: int, found: CommonFailure) -> PauseRequest:
-    """Return what is stored of a pause, with the message that a person reads."""
+def pause_request(search: str, ideas: str, found: CommonFailure) -> PauseRequest:
+    """Return what is stored of a pause, with the message that a person reads.
+
+    `ideas`: which ideas failed, such as `ideas of epoch 3`.
+    """
     experiment, measurements = found.example.id, found.example.measurements
     lines = [
-        f"{found.failed} of {found.total} ideas of epoch {epoch} failed with `{found.code}`, so "
-        "no more are asked for.",
+        f"{found.failed} of {found.total} {ideas} failed with `{found.code}`, so no more are "
+        "asked for.",
         f"What it means: docs/errors.md#{found.code}",
     ]
     if measurements:

@@ -32,10 +32,12 @@ class Situation:
         batch_size: Most ideas that this decision may ask for.
         seed: Of the search.
         trajectories: What was tried before, oldest first: by the searches and batches that this
-            one was told of, then by its own epochs, in the order of (epoch, position).
+            one was told of, then by its own epochs, in the order of (epoch, position), or, if
+            the strategy is asynchronous, in the order in which their results came.
         baseline_reward: Reward of the unmodified codebase. None in epoch 0, for strategies that do
             not ask for it, and for asynchronous ones until the baseline is measured.
-        pending: What has been decided and has not ended. Empty for strategies that wait.
+        pending: What has been decided and has not ended, a decision's ideas until the last of
+            them has. Empty for strategies that wait.
     """
 
     epoch: int

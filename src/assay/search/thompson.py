@@ -142,7 +142,9 @@ class Thompson:
         open_ = [
             each
             for each in _promising(known, self.parents)
-            if each.trajectory.seeds < self.seeds and each.trajectory.id not in busy
+            if each.trajectory.seeds < self.seeds
+            and each.trajectory.id not in busy
+            and not each.trajectory.source
         ]
         drawn = _drawn(open_, rng, max(1, situation.batch_size // 2))
         if not drawn:

@@ -13,7 +13,7 @@ from assay.domain.states import ExperimentState
 from assay.domain.verdicts import Verdict
 from assay.llm.ideation import Baseline, CurveEnd, Standing, Trajectory
 
-__all__ = ["Trajectory", "TrajectoryReader", "curve_end"]
+__all__ = ["Trajectory", "TrajectoryReader", "curve_end", "without_results"]
 
 _ENDED = (ExperimentState.SUCCEEDED, ExperimentState.FAILED)
 #: Points asked for of a training curve, and how many of the last ones are kept.
@@ -31,6 +31,28 @@ def _is_shown(experiment: ExperimentBody) -> bool:
         return False
     failure = experiment.failure
     return failure is None or rules_for(failure.code, failure.stage).shown_to_ideators
+
+
+def _is_provisional(past: Trajectory) -> bool:
+    """Whether its verdict still waits for the baseline."""
+    return past.standing is not None and past.standing.verdict == Verdict.PROVISIONAL
+
+
+def without_results(epoch: EpochBody) -> tuple[Trajectory, ...]:
+    """The ideas of an epoch as trajectories that say nothing of what came of them."""
+    return tuple(
+        Trajectory(
+            id=f"{epoch.number}.{position}",
+            epoch=epoch.number,
+            position=position,
+            idea_text=idea.text,
+            reward=0.0,
+            state=ExperimentState.SUBMITTED,
+            operator=idea.operator,
+            parents=tuple(idea.parents),
+        )
+        for position, idea in enumerate(epoch.ideas)
+    )
 
 
 class TrajectoryReader:
@@ -52,6 +74,7 @@ class TrajectoryReader:
         self._direction = direction
         self._with_curves = with_curves
         self._known: dict[str, tuple[Trajectory, ...]] = {}
+        self._each: dict[str, Trajectory] = {}
 
     def of(self, epoch: EpochBody) -> tuple[Trajectory, ...]:
         """The trajectories of an epoch whose batch is finished, by position: see `of_batch`."""
@@ -69,27 +92,50 @@ class TrajectoryReader:
             return self._known[batch]
         learnt = [e for e in self._outcomes(batch) if _is_shown(e)]
         found = tuple(self._read(epoch, e, source) for e in learnt)
-        if all(t.standing is None or t.standing.verdict != Verdict.PROVISIONAL for t in found):
+        if not any(map(_is_provisional, found)):
             self._known[batch] = found
         return found
+
+    def ended(self, epoch: int, experiments: Iterable[ExperimentBody]) -> tuple[Trajectory, ...]:
+        """The trajectories of those experiments of an epoch that have ended, by position.
+
+        As of `of_batch`, but the others may go on, and a failed idea with a retry that succeeded
+        has both of its trajectories.
+        """
+        found: list[Trajectory] = []
+        for experiment in experiments:
+            outcome = self._outcome(experiment)
+            both = [experiment] if outcome is experiment else [experiment, outcome]
+            found += [self._once(epoch, each) for each in both if _is_shown(each)]
+        return tuple(found)
+
+    def _once(self, epoch: int, experiment: ExperimentBody) -> Trajectory:
+        known = self._each.get(experiment.id)
+        if known is not None:
+            return known
+        found = self._read(epoch, experiment, "")
+        if not _is_provisional(found):
+            self._each[experiment.id] = found
+        return found
+
+    def listed(self, batch: str) -> tuple[ExperimentBody, ...]:
+        """All experiments of a batch by position, as they are now."""
+        listed = self._client.experiments.list(batch=batch)
+        return tuple(sorted(listed, key=lambda e: e.position))
 
     def experiments(self, epoch: EpochBody) -> tuple[ExperimentBody, ...]:
         """All experiments of an epoch whose batch is finished, by position, as they are now.
 
         They are read anew each time: verdicts change until the baseline is whole.
         """
-        return () if epoch.batch is None else self._listed(epoch.batch)
+        return () if epoch.batch is None else self.listed(epoch.batch)
 
     def outcomes(self, epoch: EpochBody) -> tuple[ExperimentBody, ...]:
         """The experiments of an epoch whose batch is finished, each as the last retry left it."""
         return () if epoch.batch is None else self._outcomes(epoch.batch)
 
-    def _listed(self, batch: str) -> tuple[ExperimentBody, ...]:
-        listed = self._client.experiments.list(batch=batch)
-        return tuple(sorted(listed, key=lambda e: e.position))
-
     def _outcomes(self, batch: str) -> tuple[ExperimentBody, ...]:
-        return tuple(map(self._outcome, self._listed(batch)))
+        return tuple(map(self._outcome, self.listed(batch)))
 
     def _outcome(self, experiment: ExperimentBody) -> ExperimentBody:
         """The experiment, or the retry of it that succeeded, in its place."""
@@ -121,6 +167,7 @@ class TrajectoryReader:
             curve=self._curve(experiment),
             codebase=experiment.codebase,
             source=source,
+            retries=idea.retries or "",
         )
 
     def _diff(self, experiment: ExperimentBody) -> str:

@@ -167,6 +167,13 @@ def finished(session: Session, batch_ids: Sequence[str]) -> set[str]:
     return set(session.scalars(query))
 
 
+def versions(session: Session, batch_ids: Sequence[str]) -> dict[str, int]:
+    """The versions of the batches, which rise with every change of an experiment."""
+    table = schema.Batch
+    rows = session.execute(select(table.id, table.version).where(table.id.in_(batch_ids)))
+    return {row.id: row.version for row in rows}
+
+
 def _driven() -> ColumnElement[bool]:
     """It runs, and the service drives it."""
     table = schema.Search

@@ -27,7 +27,7 @@ from assay.domain.conditions import (
     HostFacts,
     differences,
 )
-from assay.domain.errors import Conflict, NotFound
+from assay.domain.errors import Conflict
 from assay.domain.failure_codes import rules_of_stored
 from assay.domain.metrics import Direction
 from assay.domain.rounding import shown, shown_or_none
@@ -457,14 +457,16 @@ def withdraw(
     Hosts that the scheduler had decided about are new to it again, and their controls count.
 
     Raises:
-        NotFound: nothing was declared of them.
+        Conflict: no operator declared anything of them (`not_declared`).
     """
     row = session.get(
         schema.Equivalence, (environment_id, profile, conditions), with_for_update=True
     )
     if row is None or row.declared_by is None:
-        raise NotFound(
-            f"no operator declared {conditions} equal to others for {environment_id}, {profile}"
+        raise Conflict(
+            f"no operator declared {conditions} equal to others for {environment_id}, {profile}, "
+            "so nothing is left to take back",
+            code="not_declared",
         )
     session.delete(row)
     session.flush()

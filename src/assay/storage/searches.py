@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
 from assay.contracts.search import (
+    DecisionRequest,
     EpochRequest,
     ExtendRequest,
     PauseRequest,
@@ -32,6 +33,7 @@ from assay.storage.outbox import Topic, post
 from assay.storage.rows import changed
 
 #: Types of a search's events, beside those of its pauses.
+EPOCH_DECIDED = "search.epoch_decided"
 EPOCH_STORED, EPOCH_SUBMITTED = "search.epoch_stored", "search.epoch_submitted"
 EXTENDED = "search.extended"
 #: The reason of a pause for an error of the loop.
@@ -348,10 +350,45 @@ def tell(db: Database, session: Session, search_id: str, kind: str, data: dict[s
     session.flush()
 
 
+def put_decision(
+    db: Database, session: Session, search_id: str, number: int, request: DecisionRequest
+) -> bool:
+    """Store what a strategy decided for the next epoch, before the ideator is asked.
+
+    True if it is new, False if the same is there already.
+
+    Raises:
+        Conflict: the epoch exists with another decision or without one, an earlier one is
+            missing, the search has ended, or it has no such epoch.
+        InvalidInput: it asks for more ideas than the search's `batch_size`.
+    """
+    search = locked(session, search_id)
+    stored = session.get(schema.Epoch, (search_id, number))
+    if stored is not None:
+        if stored.decision is None or DecisionRequest.model_validate(stored.decision) != request:
+            raise Conflict(
+                f"epoch {number} of {search_id} was decided otherwise; read it instead",
+                code="epoch_exists",
+            )
+        return False
+    _check_next(session, search, number)
+    field = "/asks" if request.remeasure is None else "/remeasure/experiments"
+    _check_size(search, field, request.ideas)
+    decision = request.model_dump(mode="json", exclude_none=True)
+    _add_epoch(db, session, search_id, number, [], decision)
+    told: dict[str, int] = {ask.operator: ask.count for ask in request.asks}
+    if request.remeasure is not None:
+        told = {"remeasure": len(request.remeasure.experiments)}
+    tell(db, session, search_id, EPOCH_DECIDED, {"epoch": number, "asked": told})
+    return True
+
+
 def put_epoch(
     db: Database, session: Session, search_id: str, number: int, request: EpochRequest
 ) -> bool:
-    """Store the ideas of an epoch. True if they are new, False if the same are there already.
+    """Store the ideas of the next epoch, or of one that is decided.
+
+    True if they are new, False if the same are there already.
 
     Raises:
         Conflict: other ideas are stored for this epoch, an earlier one is missing, the search
@@ -361,7 +398,7 @@ def put_epoch(
     search = locked(session, search_id)
     ideas: list[Any] = [idea.model_dump(mode="json") for idea in request.ideas]
     stored = session.get(schema.Epoch, (search_id, number))
-    if stored is not None:
+    if stored is not None and stored.ideas:
         # Read before they are compared: a field may be newer than what is stored.
         if [IdeaRequest.model_validate(idea) for idea in stored.ideas] != request.ideas:
             raise Conflict(
@@ -369,25 +406,58 @@ def put_epoch(
                 code="epoch_exists",
             )
         return False
+    if stored is None:
+        _check_next(session, search, number)
+    else:
+        _refuse_ended(search)
+    _check_size(search, "/ideas", len(ideas))
+    if stored is None:
+        _add_epoch(db, session, search_id, number, ideas)
+    else:
+        stored.ideas = ideas
+    tell(db, session, search_id, EPOCH_STORED, {"epoch": number, "ideas": len(ideas)})
+    return True
+
+
+def _check_next(session: Session, search: schema.Search, number: int) -> None:
+    """Refuse any epoch but the next one of a search that runs."""
     _refuse_ended(search)
-    known = session.scalars(select(func.count()).where(schema.Epoch.search_id == search_id)).one()
+    known = session.scalars(select(func.count()).where(schema.Epoch.search_id == search.id)).one()
     if number != known or number >= search.epochs:
         raise Conflict(
-            f"the next epoch of {search_id} is {known} of {search.epochs}, not {number}",
+            f"the next epoch of {search.id} is {known} of {search.epochs}, not {number}",
             code="epoch_out_of_order",
         )
-    if len(ideas) > search.batch_size:
+
+
+def _check_size(search: schema.Search, field: str, ideas: int) -> None:
+    if ideas > search.batch_size:
         raise InvalidInput.field(
-            "/ideas",
-            f"there are {len(ideas)}, and the `batch_size` of {search_id} is {search.batch_size}; "
+            field,
+            f"there are {ideas}, and the `batch_size` of {search.id} is {search.batch_size}; "
             "send the rest in the next epoch, or start a search with a larger `batch_size`",
             "epoch_too_large",
         )
+
+
+def _add_epoch(
+    db: Database,
+    session: Session,
+    search_id: str,
+    number: int,
+    ideas: list[Any],
+    decision: dict[str, Any] | None = None,
+) -> None:
     session.add(
-        schema.Epoch(search_id=search_id, number=number, ideas=ideas, created_at=db.now(session))
+        schema.Epoch(
+            search_id=search_id,
+            number=number,
+            ideas=ideas,
+            decision=decision,
+            created_at=db.now(session),
+        )
     )
-    tell(db, session, search_id, EPOCH_STORED, {"epoch": number, "ideas": len(ideas)})
-    return True
+    session.flush()
 
 
 def submit_epoch(
@@ -408,7 +478,7 @@ def submit_epoch(
     epoch = session.get(schema.Epoch, (search_id, number))
     is_open = epoch is not None and epoch.batch_id is None
     # The bases are found before this transaction begins, and the ideas may have been stored since.
-    if epoch is None or (is_open and len(based_on) != len(epoch.ideas)):
+    if epoch is None or not epoch.ideas or (is_open and len(based_on) != len(epoch.ideas)):
         raise Conflict(f"epoch {number} of {search_id} has no ideas yet; PUT them first")
     if epoch.batch_id is not None:
         return epoch.batch_id, False
@@ -485,7 +555,7 @@ def _first_epoch(
     if found is None:
         return None
     row, finished_at = found
-    state = EpochState.PROPOSED
+    state = EpochState.PROPOSED if row.ideas else EpochState.DECIDED
     if row.batch_id is not None:
         state = EpochState.FINISHED if finished_at is not None else EpochState.SUBMITTED
     return EpochRow(row, state)

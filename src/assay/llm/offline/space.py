@@ -47,6 +47,18 @@ class Space:
         atoms = set(self.atoms())
         return settings.size > 0 and all(atom in atoms for atom in atoms_of(settings))
 
+    def declared(self) -> set[Atom]:
+        """All single changes, also those that are known to fail."""
+        return set(self._splices)
+
+    def smaller(self, settings: Settings) -> Iterator[Settings]:
+        """Settings with one change less that are expected to work, if any change is left."""
+        atoms = atoms_of(settings)
+        for left_out in atoms:
+            rest = settings_of(atom for atom in atoms if atom != left_out)
+            if rest is not None and self.knows(rest):
+                yield rest
+
     def codebase(self, settings: Settings) -> dict[str, str] | None:
         """The changed tree; None where parts of the settings clash."""
         splices = [splice for atom in atoms_of(settings) for splice in self._splices[atom]]

@@ -21,10 +21,16 @@ NAMES = (
     "ideator_system",
     "ideator_log",
     "ideator_positives",
+    "ideator_promising",
+    "ideator_failed",
     "ideator_seed",
     "ideator_tried",
     "ideator_explore",
     "ideator_exploit",
+    "ideator_refine",
+    "ideator_combine",
+    "ideator_ablate",
+    "ideator_rescue",
     "ideator_again",
 )
 
@@ -145,7 +151,7 @@ def ideator_prompt(
     log: Sequence[str] = (),
     already: Sequence[str] = (),
 ) -> Prompt:
-    """Ask for `count` ideas. `operator` is seed, explore or exploit (paper §4.1).
+    """Ask for `count` ideas. `operator` is one of `assay.llm.ideation.Operator`.
 
     `log` is what was tried, in the parts that providers cache: see `Prompt`. `already` are the
     ideas that earlier calls of the same question had.

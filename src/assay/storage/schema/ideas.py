@@ -157,13 +157,18 @@ class Batch(Base):
 
 
 class Epoch(Base):
-    """One round of a search; its ideas are stored before they are submitted."""
+    """One round of a search; its ideas are stored before they are submitted.
+
+    `decision`: what an asynchronous strategy decided, stored before there are ideas; null for
+    strategies that work in epochs.
+    """
 
     __tablename__ = "epoch"
 
     search_id: Mapped[str] = mapped_column(ForeignKey("search.id"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True)
     ideas: Mapped[list[Any]]
+    decision: Mapped[dict[str, Any] | None]
     batch_id: Mapped[str | None] = mapped_column(ForeignKey("batch.id"))
     created_at: Mapped[datetime]
 

@@ -1,0 +1,1 @@
+"""Strategies of search on tables of measured results: see `__main__.py`."""
