@@ -365,3 +365,33 @@ def test_a_context_is_bounded_by_the_window_and_from_below():
 
 def test_every_model_with_a_price_has_a_window():
     assert set(price_table().models) == known_models()
+
+
+@pytest.mark.parametrize(
+    ("operator", "mark", "said"),
+    [
+        ("refine", "<<<PROMISING", "These may improve on the baseline, best first"),
+        ("combine", "<<<PROMISING", "These may improve on the baseline, best first"),
+        ("ablate", "<<<PROMISING", "These may improve on the baseline, best first"),
+        ("rescue", "<<<FAILED", "These failed"),
+    ],
+)
+def test_what_is_built_on_is_introduced_as_what_it_is(operator, mark, said):
+    prompt = asked(replace(EXPLOIT, operator=operator))
+    assert mark in prompt.log[-1]
+    assert said in prompt.log[-1]
+    assert "beat the baseline by their mean" not in prompt.log[-1]
+
+
+def test_an_idea_that_names_no_parent_has_the_only_one_there_was():
+    (idea,) = propose(
+        Scripted(ideas("Drop it.")),
+        replace(EXPLOIT, operator="ablate", count=1, parents=(PAST[5],)),
+    )
+    assert idea.parents == ("exp_5",)
+
+
+def test_an_idea_whose_result_is_not_told_does_not_count_as_failed():
+    text = describe(replace(PAST[1], state="submitted", metric=None, failure=""), "val_loss")
+    assert "submitted: its result is not told" in text
+    assert "no valid result" not in text

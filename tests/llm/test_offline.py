@@ -291,3 +291,41 @@ def test_an_ambiguous_edit_is_refused_by_patching():
     with pytest.raises(PatchRefused) as refused:
         apply_answer(files, answer)
     assert refused.value.code == "ambiguous"
+
+
+def test_refine_moves_to_a_neighbour_and_combine_joins_two():
+    one = replace(idea_with({"warmup": "20"}), id="exp_1", reward=3.0)
+    two = replace(idea_with({}, ["square"]), id="exp_2")
+    refined = propose(ideation("refine", 4, parents=(one,), recipes=()))
+    assert {idea.parents for idea in refined} == {("exp_1",)}
+    assert {idea.operator for idea in refined} == {"refine"}
+    (joined,) = propose(ideation("combine", 1, parents=(one, two)))
+    assert settings(joined) == Settings.of({"warmup": "20"}, {"square"})
+    assert set(joined.parents) == {"exp_1", "exp_2"}
+
+
+def test_ablate_leaves_one_change_out():
+    both = idea_with({"warmup": "20", "learning_rate": "0.006"})
+    ideas = propose(ideation("ablate", 2, parents=(both,)))
+    assert {settings(idea) for idea in ideas} == {
+        Settings.of({"warmup": "20"}, set()),
+        Settings.of({"learning_rate": "0.006"}, set()),
+    }
+    assert {idea.parents for idea in ideas} == {("exp_x",)}
+
+
+@pytest.mark.parametrize("failing", ["misfit", "crash"])
+def test_rescue_leaves_out_what_failed_and_never_repeats_it(failing):
+    recipe = {"misfit": MISFIT, "crash": CRASH}[failing].name
+    failed = replace(idea_with({"warmup": "20"}, [recipe]), state="failed", reward=0.0)
+    ideas = propose(ideation("rescue", 6, parents=(failed,), trajectories=(failed,)))
+    assert settings(ideas[0]) == Settings.of({"warmup": "20"}, set())
+    assert all(recipe not in settings(idea).recipes for idea in ideas)
+    assert {idea.parents for idea in ideas} == {("exp_x",)}
+
+
+def test_rescue_draws_other_changes_where_nothing_is_left():
+    failed = replace(idea_with({}, [CRASH.name]), state="failed", reward=0.0)
+    ideas = propose(ideation("rescue", 3, parents=(failed,), trajectories=(failed,)))
+    assert all(CRASH.name not in settings(idea).recipes for idea in ideas)
+    assert {idea.parents for idea in ideas} == {("exp_x",)}

@@ -10,19 +10,21 @@ from __future__ import annotations
 import asyncio
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from assay.contracts.environment import EnvironmentBody
 from assay.environments.catalog import Catalog
 from assay.llm import Completion, IdeaText, ModelIdeator, ModelName, Prompt, Usage, format_idea
 from assay.llm.ideation import Baseline, CurveEnd, Standing, Trajectory
-from assay.search import Situation, open_strategy
+from assay.search import Ask, Situation, open_strategy
 from assay.search.ask import Setting
 from services.implementer.views.environments import environment_bodies
 from tests.support.databases import sqlite_database
 
 FOLDER = Path(__file__).parent / "golden"
-OPERATORS = ("seed", "exploit", "explore")
+OPERATORS = ("seed", "tried", "exploit", "explore", "refine", "combine", "ablate", "rescue")
 _BASELINE = Baseline(1.3617, 0.0132, 20)
 _IDEA = format_idea(IdeaText("Something else.", "In `model.py`, do it."))
 #: Lines of each file of the codebase that are kept.
@@ -94,20 +96,48 @@ TRIED = (
 )
 
 
+#: What is not told of ideas that were only submitted.
+_UNTOLD: dict[str, Any] = {
+    "state": "submitted", "metric": None, "reward": 0.0, "seeds": 0, "seconds": None,
+    "standing": None, "curve": None, "diff": "",
+}  # fmt: skip
+
+
 def prompts() -> dict[str, str]:
-    """Return the text of each operator's prompt: epoch 0, and what follows two epochs."""
+    """Return the text of each operator's prompt: epoch 0, and what follows two epochs.
+
+    `tried` is what best-of-n asks once it has had ideas.
+    """
     files = Catalog().get("nanogpt").codebase
     setting = Setting(_environment(), "tiny", files, seed=7)
     strategy = open_strategy("evolution")
     found: dict[str, str] = {}
     for situation in (Situation(0, 4, 7), Situation(2, 4, 7, TRIED, 1 / _BASELINE.mean)):
-        for ask in strategy.plan(situation):
-            model = _Keeps()
+        asks = list(strategy.plan(situation))
+        for ask in asks + (_builds() if situation.epoch else []):
             baseline = _BASELINE if situation.epoch else None
-            request = setting.request(ask, ask.count, ask.seed, baseline)
-            asyncio.run(ModelIdeator(model, spare_calls=0).propose(request))
-            found[ask.operator] = render(model.prompts[0])
+            found[ask.operator] = _asked(setting, ask, baseline)
+    untold = tuple(replace(past, **_UNTOLD) for past in TRIED[1:3])
+    found["tried"] = _asked(setting, Ask("seed", 2, 7, untold), None)
     return found
+
+
+def _builds() -> list[Ask]:
+    """A question of each operator that only asynchronous strategies use."""
+    promising, single = (TRIED[1], TRIED[4]), (TRIED[1],)
+    return [
+        Ask("refine", 2, 7, TRIED, promising),
+        Ask("combine", 2, 7, TRIED, promising),
+        Ask("ablate", 2, 7, TRIED, single),
+        Ask("rescue", 2, 7, TRIED, (TRIED[3],)),
+    ]
+
+
+def _asked(setting: Setting, ask: Ask, baseline: Baseline | None) -> str:
+    model = _Keeps()
+    request = setting.request(ask, ask.count, ask.seed, baseline)
+    asyncio.run(ModelIdeator(model, spare_calls=0).propose(request))
+    return render(model.prompts[0])
 
 
 def render(prompt: Prompt) -> str:

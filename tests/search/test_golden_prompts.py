@@ -1,4 +1,4 @@
-"""The prompts of the three operators are those that were reviewed."""
+"""The prompts of all operators are those that were reviewed."""
 
 from __future__ import annotations
 

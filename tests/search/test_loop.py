@@ -555,3 +555,28 @@ def test_how_the_ideator_is_asked_and_what_it_is_told_of_are_kept() -> None:
     again = SearchConfig.read(config.record())
     assert again == config
     assert again.ideator.limits == Limits(9_000, 0.5, "low")
+
+
+def test_best_of_n_is_told_of_its_ideas_and_does_not_repeat_them() -> None:
+    """Whether epochs overlap or not, it is told the same: the ideas, and no result."""
+    asked: list[list[tuple[str, str, float | None]]] = []
+
+    class Told(OfflineIdeator):
+        async def propose(
+            self, request: IdeationRequest, *, record: CallRecord | None = None
+        ) -> list[ProposedIdea]:
+            asked.append([(t.id, t.state, t.metric) for t in request.trajectories])
+            return await super().propose(request, record=record)
+
+    found = []
+    for overlap in (True, False):
+        service = slow_service() if overlap else FakeService()
+        search = new_search(service, "best-of-n", epochs=4, batch_size=5)
+        service.searches[search]["config"]["overlap"] = overlap
+        drive(connect(service), search, Told(misfit_share=0, crash_share=0))
+        found.append([text for epoch in ideas_of(service, search) for _, text in epoch])
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 20
+    assert asked[:4] == asked[4:]
+    assert asked[1][0] == ("0.0", "submitted", None)
+    assert [len(each) for each in asked[:4]] == [0, 5, 10, 15]

@@ -181,6 +181,27 @@ def test_killed_at_twenty_moments_nothing_is_decided_or_paid_for_twice(moment: i
     assert set(answered.values()) == {1}, "no answered call is made again"
 
 
+def test_results_that_were_read_before_the_baseline_was_whole_are_read_again() -> None:
+    """A loop that starts again has results at once, and waits for the baseline still."""
+    service = FakeService()
+    service.distinct_code = True
+    service.pending = 4
+    search = noisy(service, 6)
+    clock = Clock(sleep=lambda _: asyncio.sleep(0.001))
+
+    def dies(request: Any) -> Any:
+        if request.url.path.endswith("/baseline"):
+            raise Killed
+        return service(request)
+
+    with pytest.raises(Killed):
+        drive(connect(dies), search, OfflineIdeator(), clock=clock)
+    assert len(service.epochs[search]) == 2
+    drive(connect(service), search, OfflineIdeator(), clock=clock)
+    check_log(service, search)
+    assert all(epoch["decision"]["seen"] for epoch in service.epochs[search][2:3])
+
+
 def test_two_loops_of_one_search_take_every_decision_once() -> None:
     service = FakeService()
     service.distinct_code = True

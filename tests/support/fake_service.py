@@ -493,7 +493,16 @@ class FakeService:
     def _list_experiments(self, request: httpx2.Request) -> httpx2.Response:
         batch = request.url.params.get("batch")
         chosen = [self.experiments[batch]] if batch else list(self.experiments.values())
-        return page([e for experiments in chosen for e in experiments], request)
+        listed = [e for experiments in chosen for e in experiments]
+        return page(map(self._provisional, listed) if self.pending else listed, request)
+
+    def _provisional(self, experiment: dict[str, Any]) -> dict[str, Any]:
+        """An experiment beside a baseline that is not whole."""
+        compared = experiment["comparison"]
+        if compared is None:
+            return experiment
+        changed = {"verdict": "provisional", "effect": 2 * compared["effect"]}
+        return {**experiment, "comparison": {**compared, **changed}}
 
     def _diff(self, request: httpx2.Request, id_: str) -> httpx2.Response:
         if self._experiment(id_)["codebase"] is None:

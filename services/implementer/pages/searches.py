@@ -29,6 +29,7 @@ from services.implementer.views.dashboard import (
     EpochSummary,
     epoch_summaries,
     implementation_costs,
+    open_epochs,
     search_experiments,
 )
 
@@ -53,6 +54,7 @@ def search(
         metric = environments.manifest(session, body.environment)
         profile, spec = metric.profiles[body.profile], metric.metric
         summaries = epoch_summaries(session, search_id)
+        still_open = open_epochs(session, search_id)
         rows = search_experiments(session, search_id, MOST_EXPERIMENTS)
         bodies = experiment_bodies(session, rows)
         costs = implementation_costs(session, [epoch.batch for epoch in summaries])
@@ -76,6 +78,8 @@ def search(
         metric=spec,
         epochs=epochs,
         summaries=summaries,
+        open_epochs=still_open,
+        operators_of=_operators_of(bodies),
         latest=latest,
         chart=hill_climb(
             bodies,
@@ -115,6 +119,14 @@ def _cost(summaries: list[EpochSummary]) -> str | None:
     if None in costs:
         return None
     return dollars(sum((Decimal(cost) for cost in costs if cost), Decimal(0)))
+
+
+def _operators_of(bodies: list[ExperimentBody]) -> dict[str, str]:
+    """The operators of each batch's ideas, in their order."""
+    found: dict[str, dict[str, None]] = {}
+    for body in bodies:
+        found.setdefault(body.batch, {})[body.idea.operator] = None
+    return {batch: ", ".join(operators) for batch, operators in found.items()}
 
 
 def _by_operator(bodies: list[ExperimentBody]) -> list[tuple[str, int, int, int]]:

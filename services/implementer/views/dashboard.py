@@ -16,9 +16,11 @@ from sqlalchemy import ColumnElement, and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import Counts, Funnel
+from assay.contracts.search import DecisionRequest
 from assay.domain.metrics import Direction, Judged, best
 from assay.domain.rounding import shown
 from assay.domain.states import (
+    EpochState,
     ExperimentState,
     MeasurementKind,
     MeasurementState,
@@ -375,6 +377,33 @@ def epoch_summaries(session: Session, search_id: str) -> list[EpochSummary]:
             )
         )
     return found
+
+
+@dataclass(frozen=True)
+class OpenEpoch:
+    """An epoch that is not submitted yet. `asked`: what was decided, in words."""
+
+    number: int
+    state: str
+    asked: str
+
+
+def open_epochs(session: Session, search_id: str) -> list[OpenEpoch]:
+    """Return the epochs of a search that are not submitted, in order, without their ideas."""
+    table = schema.Epoch
+    rows = session.execute(
+        select(table.number, table.decision)
+        .where(table.search_id == search_id, table.batch_id.is_(None))
+        .order_by(table.number)
+    ).all()
+    return [
+        OpenEpoch(number, EpochState.PROPOSED, "")
+        if decision is None
+        else OpenEpoch(
+            number, EpochState.DECIDED, DecisionRequest.model_validate(decision).in_words
+        )
+        for number, decision in rows
+    ]
 
 
 def implementation_costs(session: Session, batch_ids: Sequence[str]) -> dict[str, Decimal]:

@@ -95,7 +95,7 @@ class DecisionLog:
         """
         decision = self._decisions[number]
         known = self.situation(number, decision).trajectories
-        by_id = {past.id: past for past in known}
+        by_id = self._results
         if decision.remeasure is not None:
             again = decision.remeasure
             found = (by_id[id_] for id_ in again.experiments if id_ in by_id)

@@ -24,6 +24,7 @@ from assay.search.pausing import FAILURES, SearchPaused, common_failure, pause_r
 from assay.search.plan import Remeasure
 from assay.search.steps import Steps
 from assay.search.threads import in_thread
+from assay.search.trajectories import is_provisional
 
 #: Decisions that are asked for at the same time.
 MOST_ASKED = 8
@@ -52,8 +53,10 @@ class _State:
     running: dict[int, _Running] = field(default_factory=dict)
     #: Experiments of finished decisions.
     ended: dict[int, Sequence[ExperimentBody]] = field(default_factory=dict)
-    #: Batches that finished since they were read last.
+    #: Finished batches that are not read yet, or whose verdicts may change.
     unread: dict[int, str] = field(default_factory=dict)
+    #: Finished decisions of which the observer does not know.
+    untold: list[int] = field(default_factory=list)
 
 
 class SlotLoop:
@@ -106,6 +109,7 @@ class SlotLoop:
             if not await self._decide():
                 break
             has_news = True
+        await self._tell()
         return has_news
 
     def _is_done(self) -> bool:
@@ -174,12 +178,17 @@ class SlotLoop:
                 del running[number]
                 finished.append(number)
         self._pace.passed(passed, under_way, ended_now)
-        if finished:
+        self._state.untold += sorted(finished)
+        return ended_now > 0 or bool(finished)
+
+    async def _tell(self) -> None:
+        """Tell the observer of finished decisions, after more were taken: it may take its time."""
+        untold, self._state.untold = self._state.untold, []
+        if untold:
             await in_thread(self._steps.refresh)
-        for number in sorted(finished):
+        for number in untold:
             tell = self._steps.observer.epoch_finished
             await in_thread(partial(tell, self._steps.search, number))
-        return ended_now > 0 or bool(finished)
 
     def _under_way(self) -> int:
         """How many experiments have been submitted and have not ended."""
@@ -200,10 +209,16 @@ class SlotLoop:
             if run is not None:
                 run.is_news = False
             experiments = await in_thread(partial(reader.listed, batch))
-            self._log.learn(await in_thread(partial(reader.ended, number, experiments)))
+            found = await in_thread(partial(reader.ended, number, experiments))
+            # A verdict may change until the baseline is whole: such a result is read again.
+            final = [past for past in found if not is_provisional(past)]
+            self._log.learn(final)
             if number in state.unread:
                 state.ended[number] = experiments
-                del state.unread[number]
+                if len(final) == len(found):
+                    del state.unread[number]
+            elif run is not None and len(final) < len(found):
+                run.is_news = True
 
     # -- decisions --------------------------------------------------------------------------
 

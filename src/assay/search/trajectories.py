@@ -13,7 +13,7 @@ from assay.domain.states import ExperimentState
 from assay.domain.verdicts import Verdict
 from assay.llm.ideation import Baseline, CurveEnd, Standing, Trajectory
 
-__all__ = ["Trajectory", "TrajectoryReader", "curve_end", "without_results"]
+__all__ = ["Trajectory", "TrajectoryReader", "curve_end", "is_provisional", "without_results"]
 
 _ENDED = (ExperimentState.SUCCEEDED, ExperimentState.FAILED)
 #: Points asked for of a training curve, and how many of the last ones are kept.
@@ -33,7 +33,7 @@ def _is_shown(experiment: ExperimentBody) -> bool:
     return failure is None or rules_for(failure.code, failure.stage).shown_to_ideators
 
 
-def _is_provisional(past: Trajectory) -> bool:
+def is_provisional(past: Trajectory) -> bool:
     """Whether its verdict still waits for the baseline."""
     return past.standing is not None and past.standing.verdict == Verdict.PROVISIONAL
 
@@ -92,7 +92,7 @@ class TrajectoryReader:
             return self._known[batch]
         learnt = [e for e in self._outcomes(batch) if _is_shown(e)]
         found = tuple(self._read(epoch, e, source) for e in learnt)
-        if not any(map(_is_provisional, found)):
+        if not any(map(is_provisional, found)):
             self._known[batch] = found
         return found
 
@@ -114,7 +114,7 @@ class TrajectoryReader:
         if known is not None:
             return known
         found = self._read(epoch, experiment, "")
-        if not _is_provisional(found):
+        if not is_provisional(found):
             self._each[experiment.id] = found
         return found
 
