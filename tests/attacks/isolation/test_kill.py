@@ -17,6 +17,10 @@ from tests.attacks.conftest import ENGINE
 
 pytestmark = pytest.mark.slow
 
+#: Seconds in which an end has come also on a busy machine. Left alone, the programs here go on for
+#: a minute at least.
+SOON = 20.0
+
 STUBBORN = """
 import signal
 for number in range(1, 65):
@@ -61,7 +65,7 @@ def test_a38_ways_not_to_end(arena: Arena, how: str) -> None:
     ended = running.wait(cancel)
     assert ended.seconds < 4
     assert ended.reason in {"cancelled", "exited"}  # a program that leaves has ended
-    assert eventually_gone(mark, 1)
+    assert eventually_gone(mark, SOON)
 
 
 DAEMON = """
@@ -100,7 +104,7 @@ def test_a12_daemons(arena: Arena, workspace: Mount, how: str) -> None:
     since = time.monotonic()
     ended = running.wait(cancel)
     assert ended.reason == ("exited" if how == "exit" else "cancelled")
-    assert time.monotonic() - since < 3
+    assert time.monotonic() - since < SOON
     size = written.stat().st_size
     assert size > 0
     time.sleep(0.1)
@@ -125,7 +129,7 @@ time.sleep(60)
     assert len(host_processes(mark)) >= 200
     since = time.monotonic()
     running.handle.kill()
-    assert time.monotonic() - since < 1.5
+    assert time.monotonic() - since < SOON
     assert host_processes(mark) == []
     assert running.wait().reason == "cancelled"
 
@@ -155,8 +159,8 @@ time.sleep(60)
     running.printed("ready")
     since = time.monotonic()
     running.handle.kill()
-    assert time.monotonic() - since < 2
-    assert eventually_gone(mark, 0.5)
+    assert time.monotonic() - since < SOON
+    assert eventually_gone(mark, SOON)
 
 
 WORKER = """
@@ -198,7 +202,7 @@ def test_a18_the_worker_is_killed(arena: Arena, workspace: Mount, tmp_path: Path
             time.sleep(0.01)
         worker.kill()
     # Found again by whoever starts next; under both backends the program has ended before.
-    assert eventually_gone(mark, 2)
+    assert eventually_gone(mark, SOON)
     size = written.stat().st_size
     if arena.name == "docker":
         choose_sandbox("docker", scratch, docker_host=ENGINE, scope=scope)
@@ -234,7 +238,7 @@ def test_a39_the_worker_is_killed_during_a_start(
         choose_sandbox("docker", scratch, docker_host=ENGINE, scope=scope)
     else:
         choose_sandbox("bubblewrap", scratch)
-    assert eventually_gone(mark, 2)
+    assert eventually_gone(mark, SOON)
 
 
 def test_a12_subprocess_lets_through(plain: Arena, tmp_path: Path) -> None:
