@@ -238,7 +238,7 @@ def test_the_first_ideas_of_a_large_batch_are_done_before_the_last_are_begun(
             *(
                 f"[Experiment] Steps of {n}.\n[Code Changes]\nIn `train.py`:\n"
                 f"<<<<<<< SEARCH\nSTEP = 1\n=======\nSTEP = {n}\n>>>>>>> REPLACE\n[End]"
-                for n in range(2, 42)
+                for n in range(2, 122)
             ),
             options={"baseline_seeds": 0},
         )
@@ -265,4 +265,4 @@ def test_the_first_ideas_of_a_large_batch_are_done_before_the_last_are_begun(
             if "state" in data
         ]
     first_done = states.index("queued")
-    assert states[:first_done].count("implementing") < 30
+    assert "implementing" in states[first_done:]

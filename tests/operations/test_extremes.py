@@ -192,6 +192,13 @@ class Service:
         return found
 
 
+def asked(_service: Service) -> Json:
+    """A decision that asks for ideas."""
+    ask = {"operator": "seed", "count": 1, "seed": 0, "parents": ["exp_0"]}
+    seen = {"reward": 0.5, "mean": 2.0, "spread": 0.1, "seeds": 20}
+    return {"asks": [ask], "remeasure": None, "seen": ["exp_0"], "pending": [0], "baseline": seen}
+
+
 def search_body() -> Json:
     return {
         "environment": "count",
@@ -317,6 +324,9 @@ ENDPOINTS = [
         "/v1/searches/{search_id}/epochs/{number}",
         search.EpochRequest,
         lambda _: {"ideas": [IDEA]},
+    ),
+    Endpoint(
+        "PUT", "/v1/searches/{search_id}/epochs/{number}/decision", search.DecisionRequest, asked
     ),
     Endpoint(
         "PUT",
@@ -601,10 +611,10 @@ def test_no_value_breaks_the_service_or_makes_a_list_huge(
     service: Service, endpoint: Endpoint
 ) -> None:
     unchanged = answered(service, endpoint, [], "zero")
-    # Of a fit, a pause, an equivalence, a confirmation, a promotion and a separation.
+    # Of a fit, a pause, an equivalence, a confirmation, a promotion, a separation and a decision.
     not_yet = {
         "no_baseline", "epoch_not_finished", "no_evidence", "not_confirmable", "unconfirmed",
-        "not_declared",
+        "not_declared", "epoch_exists",
     }  # fmt: skip
     assert unchanged.is_success or unchanged.json()["code"] in not_yet
     tried = list(places(endpoint.body(service)))

@@ -126,7 +126,7 @@ class SeenBaseline(Request):
     reward: Number
     mean: Number | None = Field(None, description="Null where ideators are not told of it.")
     spread: Number | None = None
-    seeds: Integer = Field(0, ge=0)
+    seeds: Integer = Field(0, ge=0, le=MAX_INTEGER)
 
 
 class DecisionRequest(Request):
@@ -144,7 +144,7 @@ class DecisionRequest(Request):
         max_length=100_000,
         description="Experiments whose results were known to it and to no decision before.",
     )
-    pending: Items[Integer] = Field(
+    pending: Items[Annotated[int, Field(ge=0, le=10_000), READ_INTEGER]] = Field(
         [],
         max_length=10_000,
         description="Numbers of the earlier decisions that had not ended.",
