@@ -1,6 +1,6 @@
 """How much of the worker an asynchronous search leaves idle while a model takes its time.
 
-    python -m benchmarks.slots --decisions 8 --batch-size 4 --latency 20
+    python -m benchmarks.slots --decisions 16 --batch-size 2 --latency 20
 
 The search is of `nanogpt` tiny, its ideator a scripted model behind the OpenAI wire format that
 answers after `--latency` seconds; the ideas are carried out as they are written. Once a second the
@@ -29,11 +29,22 @@ from assay.search import SearchConfig, drive
 from tests.support.provider.searching import MODEL, Line, SearchingProvider
 from tests.support.service import ServiceProcess
 
+#: So many values that ideas hardly repeat: identical codebases would be measured once.
 LINES = [
-    Line("config.py", "    learning_rate: float = 0.003", ["0.001", "0.002", "0.004", "0.006"]),
-    Line("config.py", "    warmup_steps: int = 28", ["7", "60", "120"]),
-    Line("config.py", "    lr_floor: float = 0.1", ["0.0", "0.03", "0.5"]),
-    Line("config.py", "    beta1: float = 0.9", ["0.8", "0.95"]),
+    Line(
+        "config.py",
+        "    learning_rate: float = 0.003",
+        [f"{0.001 + 0.00005 * step:.5f}" for step in range(100)],
+    ),
+    Line(
+        "config.py",
+        "    warmup_steps: int = 28",
+        [str(step) for step in range(1, 120) if step != 28],
+    ),
+    Line("config.py", "    lr_floor: float = 0.1", [f"{0.005 * step:.3f}" for step in range(100)]),
+    Line(
+        "config.py", "    beta1: float = 0.9", [f"{0.8 + 0.001 * step:.3f}" for step in range(99)]
+    ),
 ]
 
 
@@ -63,8 +74,8 @@ class Watcher:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the search and print the share of idle slots."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--decisions", type=int, default=8)
-    parser.add_argument("--batch-size", type=int, default=4)
+    parser.add_argument("--decisions", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, default=2)
     parser.add_argument("--slots", type=int, default=2, help="Measurements at the same time.")
     parser.add_argument("--latency", type=float, default=20.0, help="Seconds of an answer.")
     parser.add_argument("--baseline-seeds", type=int, default=2)

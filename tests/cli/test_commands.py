@@ -735,3 +735,31 @@ def test_every_verb_takes_json_and_has_help() -> None:
         options = {o for p in item.params for o in p.opts}
         assert "--json" in options, name
     assert seen == 64
+
+
+def test_an_asynchronous_search_shows_its_slots_and_its_decisions(cli: Cli) -> None:
+    service = cli.service
+    service.distinct_code = True
+    start = ("search", "start", "fake", "--profile", "tiny", "--yes")
+    refused = cli(*start, "--strategy", "evolution", "--slots", "4")
+    assert refused.code == 2
+    assert "--slots: evolution works in epochs" in refused.err
+    replayed = cli(*start, "--strategy", "thompson", "--replay", ".")
+    assert "--replay: what thompson asks depends on when results come" in replayed.err
+    thompson = ("--strategy", "thompson", "--slots", "4", "--batch-size", "2", "--epochs", "5")
+    made = cli(*start, *thompson)
+    assert made.code == 0, made.err
+    assert "thompson, 5 decisions of 2 ideas" in made.err
+    (id_,) = service.searches
+    assert service.searches[id_]["config"]["strategy"]["keep"] == 4
+    shown = " ".join(cli("search", "show", id_).out.split())
+    assert "decisions: 5 of 5 finished, 5 submitted; slots: 0 of 4 busy" in shown
+    log = cli("search", "decisions", id_)
+    assert "2 seed" in log.out
+    listed = cli("search", "decisions", id_, "--json").json["data"]
+    assert [epoch["decision"]["baseline"] is not None for epoch in listed] == [False] * 2 + [
+        True
+    ] * 3
+    other = cli(*start, "--strategy", "best-of-n", "--epochs", "1")
+    assert other.code == 0
+    assert "has no decisions" in cli("search", "decisions", list(service.searches)[1]).err

@@ -99,7 +99,7 @@ def check_log(service: FakeService, search: str) -> None:
     [
         (30.0, 45),
         pytest.param(120.0, 22, marks=pytest.mark.slow),
-        pytest.param(None, 45, marks=pytest.mark.slow),
+        pytest.param(None, 60, marks=pytest.mark.slow),
     ],
 )
 def test_slots_idle_less_than_a_tenth_while_the_ideator_takes_a_minute(
