@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import timedelta
 from pathlib import Path
 from typing import Self
@@ -12,7 +11,7 @@ from pydantic_settings import SettingsConfigDict
 
 from assay.contracts.caps import OwnerSpending
 from assay.domain.conditions import OWN_OWNER
-from assay.settings import ServiceSettings
+from assay.settings import ServiceSettings, Weights
 from services.implementer.limits import ModelLimits
 
 MAX_NAME = 200
@@ -51,7 +50,7 @@ class ImplementerSettings(ServiceSettings):
         description="Ideas implemented at once, of one batch three quarters of them; most wait "
         "for a call.",
     )
-    shares: dict[str, float] = Field(
+    shares: Weights = Field(
         {},
         description="Owner → weight of its share in implementing (JSON); 1 for all others.",
     )
@@ -118,14 +117,6 @@ class ImplementerSettings(ServiceSettings):
                 f"{OWN_OWNER!r} is the owner of Assay's own measurements; choose another"
             )
         return keys
-
-    @field_validator("shares")
-    @classmethod
-    def _weights(cls, shares: dict[str, float]) -> dict[str, float]:
-        for owner, weight in shares.items():
-            if not 0 < weight < math.inf:
-                raise ValueError(f"the share of {owner!r} is {weight}; give a number above 0")
-        return shares
 
     @field_validator("workers")
     @classmethod

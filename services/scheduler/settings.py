@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from assay.domain.placement import Policy
-from assay.settings import ServiceSettings
+from assay.settings import ServiceSettings, Weights
 
 
 class SchedulerSettings(ServiceSettings):
@@ -29,7 +29,7 @@ class SchedulerSettings(ServiceSettings):
         60, gt=0, description="An attempt that was not taken by then goes to another worker."
     )
     starting_per_worker: int = Field(4, ge=1, description="Attempts starting at once on a worker.")
-    shares: dict[str, float] = Field(
+    shares: Weights = Field(
         {}, description="Owner → weight of its share in measuring (JSON); 1 for all others."
     )
     placements: int = Field(128, ge=1, description="Assignments of one transaction.")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import difflib
 import os
-from typing import Self
+from typing import Annotated, Self, TypeAlias
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings
+
+#: By owner, the weight of a share: a finite number above 0.
+Weights: TypeAlias = dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
 
 
 class ServiceSettings(BaseSettings):

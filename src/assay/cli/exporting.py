@@ -59,6 +59,8 @@ def export(
         Unavailable: the format needs a package that is not installed; nothing is read.
         OSError: the file cannot be written.
     """
+    from assay.analysis.text import counted
+
     chosen = _format(format_, file)
     if file is None:
         if chosen == "parquet":
@@ -75,7 +77,7 @@ def export(
         else:
             with part.open("w", encoding="utf-8", newline="\n") as stream:
                 count = _write_lines(records, stream)
-    message = f"wrote {count} {'record' if count == 1 else 'records'} of {what} to {file}"
+    message = f"wrote {counted(count, 'record')} of {what} to {file}"
     out.changed(str(file), message, detail={"format": chosen, "records": count})
 
 

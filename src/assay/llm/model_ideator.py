@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
 
 from assay.llm import prompts
 from assay.llm.executors import NO_LIMITS, Limits
@@ -26,6 +24,7 @@ from assay.llm.ideation import (
 )
 from assay.llm.ideator_context import Shown, build, repair
 from assay.llm.interface import Completion, Model, Prompt
+from assay.llm.together import all_ended
 from assay.llm.windows import context_of
 
 _PARENTS = re.compile(r"^[ \t*_]*Parents:[ \t*_]*(.+)$", re.MULTILINE | re.IGNORECASE)
@@ -98,7 +97,7 @@ class ModelIdeator:
                 self._ask(question, number + place, count, record)
                 for place, count in enumerate(counts)
             ]
-            answers, before = await _all(asked), len(question.ideas)
+            answers, before = await all_ended(asked), len(question.ideas)
             for answer, count in zip(answers, counts, strict=True):
                 question.ideas += question.new(answer)[:count]
             stop = answers[-1][-1].stop
@@ -187,15 +186,6 @@ def _split(missing: int, per_call: int, most: int) -> list[int]:
     """How many ideas each of at most `most` calls is asked for: full calls, then the rest."""
     full, rest = divmod(missing, per_call)
     return ([per_call] * full + [rest] * bool(rest))[:most]
-
-
-async def _all(calls: Sequence[Coroutine[Any, Any, list[Completion]]]) -> list[list[Completion]]:
-    """What the calls return. If one fails the others still end, since they are paid for."""
-    ended = await asyncio.gather(*calls, return_exceptions=True)
-    for outcome in ended:
-        if isinstance(outcome, BaseException):
-            raise outcome
-    return [outcome for outcome in ended if not isinstance(outcome, BaseException)]
 
 
 @dataclass

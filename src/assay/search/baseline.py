@@ -14,6 +14,7 @@ from assay.search.ask import SearchError, Setting
 from assay.search.config import SearchConfig
 from assay.search.observer import Observer
 
+#: Between two looks at the service of a loop that waits for measurements.
 POLL_SECONDS = 1.0
 
 

@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import TypeAlias
 
-#: Between two looks at the batches of a search whose client drives it.
-POLL_SECONDS = 1.0
+from assay.search.baseline import POLL_SECONDS
 
 #: Returns when one of these batches may have changed since the last call, or after some seconds.
 Changes: TypeAlias = Callable[[Collection[str], float], Awaitable[None]]

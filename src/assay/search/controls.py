@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from assay.llm.ideation import Operator, Trajectory
 from assay.search.plan import Ask, Situation
 from assay.search.positives import beats_by_mean
-from assay.search.settings import check_whole, from_config, question_seed
+from assay.search.settings import Configured, check_whole, question_seed
 
 
 @dataclass(frozen=True)
-class BestOfN:
+class BestOfN(Configured):
     """New ideas in every epoch. It is told which ideas were had before, and no result."""
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> BestOfN:
-        """Raises InvalidInput for any setting: there are none."""
-        return from_config(cls, config)
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """No settings."""
-        return {}
 
     @property
     def needs_baseline(self) -> bool:
@@ -35,11 +24,6 @@ class BestOfN:
     def overlaps(self) -> bool:
         """Results are not looked at."""
         return True
-
-    @property
-    def slots(self) -> int | None:
-        """It works in epochs."""
-        return None
 
     def plan(self, situation: Situation) -> Sequence[Ask]:
         """A whole batch of new ideas."""
@@ -48,41 +32,16 @@ class BestOfN:
 
 
 @dataclass(frozen=True)
-class Random:
+class Random(Configured):
     """Ideas unlike all that was tried, in every epoch: results are shown, and never built on."""
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Random:
-        """Raises InvalidInput for any setting: there are none."""
-        return from_config(cls, config)
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """No settings."""
-        return {}
-
-    @property
-    def needs_baseline(self) -> bool:
-        """Results are shown beside it."""
-        return True
-
-    @property
-    def overlaps(self) -> bool:
-        """Results of earlier epochs are shown."""
-        return False
-
-    @property
-    def slots(self) -> int | None:
-        """It works in epochs."""
-        return None
 
     def plan(self, situation: Situation) -> Sequence[Ask]:
         """A whole batch that explores."""
-        return [_new(situation, situation.batch_size)]
+        return [_new(situation)]
 
 
 @dataclass(frozen=True)
-class Greedy:
+class Greedy(Configured):
     """Variants of what is best by its mean so far; use it in small waves (`--batch-size 8`).
 
     Args:
@@ -94,38 +53,13 @@ class Greedy:
     def __post_init__(self) -> None:
         check_whole("top", self.top, 1, 1_000)
 
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Greedy:
-        """Raises InvalidInput for unknown settings and values out of range."""
-        return from_config(cls, config)
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """Every setting with its value."""
-        return asdict(self)
-
-    @property
-    def needs_baseline(self) -> bool:
-        """Only what beats it is built on."""
-        return True
-
-    @property
-    def overlaps(self) -> bool:
-        """Every epoch builds on the results of those before."""
-        return False
-
-    @property
-    def slots(self) -> int | None:
-        """It works in epochs."""
-        return None
-
     def plan(self, situation: Situation) -> Sequence[Ask]:
         """Variants of the best; new ideas while nothing beats the baseline."""
         if situation.epoch > 0 and situation.baseline_reward is None:
             raise ValueError("the baseline must be measured before epoch 1")
         best = _best(situation, self.top)
         if not best:
-            return [_new(situation, situation.batch_size)]
+            return [_new(situation)]
         seed = question_seed(situation, "exploit")
         known = situation.trajectories
         return [Ask("exploit", situation.batch_size, seed, known, best)]
@@ -141,8 +75,8 @@ def _best(situation: Situation, top: int) -> tuple[Trajectory, ...]:
     return tuple(sorted(found, key=lambda past: (-past.reward, past.id))[:top])
 
 
-def _new(situation: Situation, count: int) -> Ask:
+def _new(situation: Situation) -> Ask:
     """Ideas unlike all that was tried; epoch 0 of a search that was told of nothing has none."""
     operator: Operator = "explore" if situation.epoch else "seed"
     seed = question_seed(situation, operator)
-    return Ask(operator, count, seed, situation.trajectories)
+    return Ask(operator, situation.batch_size, seed, situation.trajectories)

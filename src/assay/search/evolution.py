@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from assay.domain.errors import InvalidInput
 from assay.domain.verdicts import Verdict
 from assay.search.plan import Ask, Situation
 from assay.search.positives import beats_by_mean, is_sound, verdict
-from assay.search.settings import check_whole, from_config, question_seed
+from assay.search.settings import Configured, check_whole, question_seed
 
 POSITIVES = ("mean", "verdict")
 
 
 @dataclass(frozen=True)
-class Evolution:
+class Evolution(Configured):
     """Algorithm 1.
 
     Epoch 0 asks for new ideas only. Epoch t asks for floor(a(t)/100 * N) variants of the
@@ -52,31 +51,6 @@ class Evolution:
                 "/config/positives",
                 f"must be {' or '.join(POSITIVES)}, not {self.positives!r}",
             )
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Evolution:
-        """Raises InvalidInput for unknown settings and values out of range."""
-        return from_config(cls, config)
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """Every setting with its value."""
-        return asdict(self)
-
-    @property
-    def needs_baseline(self) -> bool:
-        """Positive is what beats the baseline."""
-        return True
-
-    @property
-    def overlaps(self) -> bool:
-        """Every epoch builds on the results of those before."""
-        return False
-
-    @property
-    def slots(self) -> int | None:
-        """It works in epochs."""
-        return None
 
     def exploit_percent(self, epoch: int) -> int:
         """a(t), in percent."""

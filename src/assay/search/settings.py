@@ -1,26 +1,52 @@
-"""Read the settings of a strategy from a search's record."""
+"""What strategies have in common: settings from a search's record, and seeds of questions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, TypeVar
+from dataclasses import asdict, fields
+from typing import Any, Self
 
 from assay.domain.errors import InvalidInput
 from assay.domain.hashing import derive_seed
 from assay.search.plan import Situation
 
-S = TypeVar("S")
 
+class Configured:
+    """Base of strategies, which are dataclasses: each field is a setting.
 
-def from_config(kind: type[S], config: Mapping[str, Any]) -> S:
-    """Return the strategy with these settings. Raises InvalidInput: one is unknown or wrong."""
-    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
-    for name in config:
-        if name not in known:
-            listed = ", ".join(sorted(known)) or "none"
-            raise InvalidInput.field(f"/config/{name}", f"unknown setting; known: {listed}")
-    return kind(**config)
+    As it stands, a strategy works in epochs, one after the other, and looks at results. The
+    members are described in `assay.search.strategy.Strategy`.
+    """
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Return the strategy with these settings.
+
+        Raises:
+            InvalidInput: a setting is unknown or out of range.
+        """
+        known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+        for name in config:
+            if name not in known:
+                listed = ", ".join(sorted(known)) or "none"
+                raise InvalidInput.field(f"/config/{name}", f"unknown setting; known: {listed}")
+        return cls(**config)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    @property
+    def needs_baseline(self) -> bool:
+        return True
+
+    @property
+    def overlaps(self) -> bool:
+        return False
+
+    @property
+    def slots(self) -> int | None:
+        return None
 
 
 def check_whole(name: str, value: object, low: int, high: int) -> None:

@@ -15,6 +15,7 @@ from functools import partial
 from assay.client import Conflict
 from assay.contracts.batch import BatchBody, BatchOptions, ExperimentBody, IdeaRequest
 from assay.contracts.search import EpochBody, SeenBaseline
+from assay.domain.errors import AssayError
 from assay.domain.states import BatchState
 from assay.search.ask import SearchError
 from assay.search.changes import Changes, Clock
@@ -92,11 +93,12 @@ class SlotLoop:
             while self._steps.is_running and not self._is_done():
                 if not await self._step() and self._steps.is_running:
                     await self._wait()
-        except Exception:
+        except Exception as error:
             # What is being asked for is paid for: its ideas are submitted before the loop ends.
             await self._settle()
             await in_thread(self._steps.refresh)
-            if self._steps.is_running:
+            # What the service refuses of a search that somebody has ended is no error.
+            if self._steps.is_running or not isinstance(error, AssayError):
                 raise
         finally:
             await self._abandon()

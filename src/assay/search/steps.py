@@ -8,7 +8,6 @@ submitting is exactly once, so a loop may be killed anywhere and started again.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -21,6 +20,7 @@ from assay.domain.isolation import is_offline
 from assay.domain.states import BatchState, MeasurementKind, SearchState
 from assay.llm.ideation import Baseline, Ideator, Trajectory
 from assay.llm.recorded_ideas import RecordedIdeas
+from assay.llm.together import all_ended
 from assay.search import warm_start
 from assay.search.ask import Setting, fit_epoch, propose
 from assay.search.baseline import POLL_SECONDS, Measured, wait_for_baseline
@@ -46,7 +46,6 @@ class Steps:
         search: Its record, as it was read last.
         batches: Bodies of the batches of its epochs by number, as far as they are known. What
             they say of hardware, conditions and time of submission does not change.
-        baseline: What ideators are told of the baseline; None before `measured_baseline`.
     """
 
     def __init__(
@@ -138,13 +137,7 @@ class Steps:
         ]
         if not at_once:
             return [idea for each in asked for idea in await each]
-        ended = await asyncio.gather(*asked, return_exceptions=True)
-        ideas: list[IdeaRequest] = []
-        for outcome in ended:
-            if isinstance(outcome, BaseException):
-                raise outcome
-            ideas += outcome
-        return ideas
+        return [idea for ideas in await all_ended(asked) for idea in ideas]
 
     def store(self, number: int, ideas: Sequence[IdeaRequest]) -> EpochBody:
         """Store the ideas of an epoch. If another loop was faster, its ideas count."""

@@ -27,7 +27,7 @@ __all__ = [
 
 
 class Strategy(Protocol):
-    """Decides what to ask for in each epoch."""
+    """Decides what to ask an ideator for, or what to measure again."""
 
     @property
     def config(self) -> Mapping[str, Any]:

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from assay.domain.states import ExperimentState
 from assay.llm.ideation import Operator, Trajectory
 from assay.search.plan import Ask, Decision, Remeasure, Situation
 from assay.search.posterior import Candidate, Posterior, posterior
-from assay.search.settings import check_whole, from_config, question_seed
+from assay.search.settings import Configured, check_whole, question_seed
 
 #: Operators that build on results, and those that the bandit chooses from.
 _BUILDING: tuple[Operator, ...] = ("refine", "combine", "ablate", "rescue")
@@ -32,7 +31,7 @@ _FEWEST = 6
 
 
 @dataclass(frozen=True)
-class Thompson:
+class Thompson(Configured):
     """Thompson sampling over parents and operators, in free slots.
 
     Args:
@@ -56,26 +55,6 @@ class Thompson:
         check_whole("explore", self.explore, 0, 100)
         check_whole("remeasure", self.remeasure, 0, 100)
         check_whole("seeds", self.seeds, 1, 64)
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Thompson:
-        """Raises InvalidInput for unknown settings and values out of range."""
-        return from_config(cls, config)
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """Every setting with its value."""
-        return asdict(self)
-
-    @property
-    def needs_baseline(self) -> bool:
-        """Effects are relative to it."""
-        return True
-
-    @property
-    def overlaps(self) -> bool:
-        """It decides by results."""
-        return False
 
     @property
     def slots(self) -> int | None:
