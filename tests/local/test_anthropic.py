@@ -50,6 +50,7 @@ def start(
     return service
 
 
+@pytest.mark.slow
 def test_a_model_writes_the_diff_after_trouble_on_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from assay.contracts.batch import BatchRequest
 from services.worker.bundled import main
 from tests.support.service import ServiceProcess, toy_ideas
 
+pytestmark = pytest.mark.slow
 KEY = "a secret of the service"
 
 
@@ -224,7 +225,6 @@ In `config.py`:
 [End]"""
 
 
-@pytest.mark.slow
 @pytest.mark.bubblewrap
 @pytest.mark.timeout(1200)
 def test_a_language_model_is_trained_again_to_the_digit(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from assay.client import Client
 from assay.domain.hashing import text_tree_hash
 from assay.domain.seeds import fresh_seeds
@@ -22,6 +24,7 @@ def folder(place: Path, files: dict[str, str], **changes: str) -> str:
     return str(place)
 
 
+@pytest.mark.slow
 def test_any_two_codebases_are_compared_on_the_same_seeds(
     service: ServiceProcess, tmp_path: Path
 ) -> None:

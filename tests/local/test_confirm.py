@@ -12,6 +12,7 @@ from assay.domain.seeds import fresh_seeds
 from tests.support.service import ServiceProcess, toy_batch, toy_ideas
 
 
+@pytest.mark.slow
 def test_a_lead_is_confirmed_on_fresh_seeds(service: ServiceProcess) -> None:
     with Client(service.ready["api"]) as client:
         first = client.batches.wait(client.batches.create(toy_batch(toy_ideas(2))).id)
@@ -65,6 +66,7 @@ def test_a_lead_is_confirmed_on_fresh_seeds(service: ServiceProcess) -> None:
         assert (twice.returncode, "named twice" in twice.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_search_confirms_its_best_at_the_end(service: ServiceProcess) -> None:
     start = ("search", "start", "toy", "--profile", "tiny", "--epochs", "2", "--batch-size", "4")
     done = service.assay(*start, "--confirm", "2", "--confirm-seeds", "3", "--json", "--yes")

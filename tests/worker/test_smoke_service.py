@@ -224,6 +224,7 @@ def test_every_view_copes_with_a_result_without_a_metric(stack: Stack) -> None:
     assert len(values) == sum(stack.results().values())
 
 
+@pytest.mark.slow
 def test_a_model_that_trains_passes_and_one_of_wrong_shape_does_not(stack: Stack) -> None:
     nanogpt = stack.environment("nanogpt")
     model = nanogpt.codebase["model.py"]

@@ -39,7 +39,6 @@ VALUE = 2.0
 MISBEHAVIOURS = {
     "header length": ("question(); send(b'ASSY' + choice[:4])", "score", "oversized"),
     "exit code": ("question(); os._exit(choice[0])", "score", "predictor_died"),
-    "exception": ("question(); raise KeyError(choice)", "score", "predictor_died"),
     "better than the bound": ("VALUE = 10.0 + choice[0]", "guard", "implausible"),
     "another score at the second look": (
         "pathlib.Path(CHOICE + str(count)).touch(); VALUE = 3.0 + count * choice[0] / 50",
@@ -48,6 +47,7 @@ MISBEHAVIOURS = {
     ),
 }
 SLOW = {
+    "exception": ("question(); raise KeyError(choice)", "score", "predictor_died"),
     "words on stderr": ("os.write(2, choice); os._exit(1)", "score", "predictor_died"),
     "signal": ("question(); os.kill(os.getpid(), choice[0] % 2 * 3 + 6)", "score", None),
     "frame that is none": ("question(); send(choice)", "score", "malformed_frame"),

@@ -39,6 +39,7 @@ def trained(lab: Lab, code: str, profile: str = "warm") -> tuple[Record, dict[st
     return record, lab.api.finished(record, 120)
 
 
+@pytest.mark.slow
 def test_the_clock_starts_when_the_data_is_asked_for(lab: Lab) -> None:
     """It compiles for longer than its budget, and then has all of it."""
     lab.start(sample_seconds=0.5)
@@ -79,6 +80,7 @@ answer(checkpoints=True)
     assert 7 <= shown[-1] == pytest.approx(facts["train_warm_up_seconds"], abs=1.0)
 
 
+@pytest.mark.slow
 def test_the_budget_ends_what_asked(lab: Lab) -> None:
     lab.start()
     _, end = trained(lab, "time.sleep(1)\nask()\ntime.sleep(600)")
