@@ -5,12 +5,14 @@
     python -m benchmarks.search --arm thompson --draws 40
     python -m benchmarks.search --peer MODULE:CLASS      beside another optimizer (peers.py)
     python -m benchmarks.search measure --stop-after 60  train what the table lacks
+    python -m benchmarks.search live --stop-after 60     whole searches, see live.py
+    python -m benchmarks.search curves                   what a curve tells on the way, curves.py
     python -m benchmarks.search --world hard --final --choice thompson
 
 Runs the strategies of `assay.search` in a world that was measured: 384 codebases of `nanogpt`
-`tiny`, with a mutator in the place of a model. The primary outcome, fixed before anything was
-measured: the true value of the winner after 240 runs' worth of core-seconds, with failures,
-measurements on further seeds and the confirmation of the best three; secondary after 80. Every
+`tiny`, with a mutator in the place of a model. The primary outcome, fixed before any of them was
+run in it: the true value of the winner after 80 runs' worth of core-seconds, with failures,
+measurements on further seeds and the confirmation of the best three; secondary after 240. Every
 strategy has the same luck in the same draw, and is compared draw by draw with greedy search in
 waves of 8: mean difference, 95 % interval, p values by Student's t adjusted by Holm's procedure.
 
@@ -30,9 +32,11 @@ from typing import Any
 
 from benchmarks.calibrate.__main__ import stopping
 from benchmarks.discrimination import RESULTS
+from benchmarks.search import curves
 from benchmarks.search.arms import ARMS, REFERENCE, Arm
 from benchmarks.search.compare import BUDGETS, figures, run_arms, run_peer, table_of
 from benchmarks.search.hard import NotOpened, open_hard
+from benchmarks.search.live import live
 from benchmarks.search.measure import measure
 from benchmarks.search.peers import open_peer
 from benchmarks.search.surrogate import surrogate
@@ -45,11 +49,20 @@ TABLE = "search-nanogpt-tiny-*.json"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for; returns the exit status."""
     given = _parser().parse_args(arguments)
+    if given.command == "live":
+        with stopping(given.stop_after) as stop:
+            print(json.dumps(live(stop)))
+        return 0
     if given.command == "measure":
         with stopping(given.stop_after) as stop:
             print(json.dumps(measure(stop, parallel=given.parallel)))
         return 0
     try:
+        if given.command == "curves":
+            rows = curves.figures_of(curves.curves(_table(given.table)))
+            print(curves.table_of(rows))
+            print(json.dumps({"name": "search-curves", "figures": rows}))
+            return 0
         arms = _chosen(given.arm)
         world = _world(given, arms)
         peers = [open_peer(each) for each in given.peer]
@@ -90,7 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", nargs="?", choices=["compare", "measure"], default="compare")
+    parser.add_argument(
+        "command", nargs="?", choices=["compare", "measure", "live", "curves"], default="compare"
+    )
     parser.add_argument("--world", choices=["nanogpt", "hard", "surrogate"], default="nanogpt")
     parser.add_argument("--table", type=Path, help="of runs; default: that in benchmarks/results/")
     parser.add_argument("--draws", type=int, default=DRAWS)
@@ -101,7 +116,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} draws")
     parser.add_argument("--final", action="store_true", help="open the second world")
     parser.add_argument("--choice", default="", metavar="ARM", help="made before it is opened")
-    parser.add_argument("--stop-after", type=float, metavar="MINUTES", help="measure: end cleanly")
+    parser.add_argument(
+        "--stop-after", type=float, metavar="MINUTES", help="measure and live: end cleanly"
+    )
     parser.add_argument("--parallel", type=int, default=1, help="measure: runs side by side")
     return parser
 
