@@ -3,7 +3,7 @@
     make bench-search
     python -m benchmarks.search --quick                  a few draws: does it run?
     python -m benchmarks.search --arm thompson --draws 40
-    python -m benchmarks.search --peer MODULE:CLASS      beside another optimizer (peers.py)
+    python -m benchmarks.search --peer openevolve        beside another optimizer (peers/)
     python -m benchmarks.search measure --stop-after 60  train what the table lacks
     python -m benchmarks.search live --stop-after 60     whole searches, see live.py
     python -m benchmarks.search curves                   what a curve tells on the way, curves.py
@@ -24,8 +24,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,12 @@ from benchmarks.search.compare import BUDGETS, figures, run_arms, run_peer, tabl
 from benchmarks.search.hard import NotOpened, open_hard
 from benchmarks.search.live import live
 from benchmarks.search.measure import measure
-from benchmarks.search.peers import open_peer
+from benchmarks.search.peers import KNOWN, open_peer
 from benchmarks.search.surrogate import surrogate
 from benchmarks.search.worlds import FAILURE, FAILURE_PER_CHANGE, TableUnfit, World, load
 
 DRAWS, PEER_DRAWS, QUICK = 200, 30, 3
+_PEER_HELP = f"{', '.join(KNOWN)}, or module:class of another one; may be repeated"
 TABLE = "search-nanogpt-tiny-*.json"
 
 
@@ -71,13 +72,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     draws = QUICK if given.quick else given.draws
     peer_draws = min(draws, given.peer_draws)
-    started = time.process_time()
+    started = _core_seconds()
     print(_described(world), flush=True)
     budgets = given.budget or BUDGETS
     by_budget = run_arms(world, arms, draws, budgets, lambda line: print(line, file=sys.stderr))
     results: dict[str, Any] = {}
     for runs, found in by_budget.items():
-        found |= {peer.name: run_peer(world, peer, peer_draws, runs) for peer in peers}
+        for peer in peers:
+            began = _core_seconds()
+            found[peer.name] = run_peer(world, peer, peer_draws, runs)
+            each = (_core_seconds() - began) / peer_draws
+            print(f"{peer.name}, {runs:g} runs: {each:.1f} core-seconds a draw", file=sys.stderr)
         rows = figures(world, found, REFERENCE.name)
         results[f"{runs:g}"] = rows
         print(f"\n## {world.name}, {runs:g} runs\n\n{table_of(rows, REFERENCE.name)}", flush=True)
@@ -92,11 +97,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "draws": draws,
         "peer_draws": peer_draws if peers else 0,
         "alternative": REFERENCE.name,
-        "core_seconds": round(time.process_time() - started, 1),
+        "core_seconds": round(_core_seconds() - started, 1),
         "figures": results,
     }
     print(json.dumps(summary))
     return 0
+
+
+def _core_seconds() -> float:
+    """Return the core-seconds of this process and of those that it waited for."""
+    return sum(os.times()[:4])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -111,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--draws", type=int, default=DRAWS)
     parser.add_argument("--budget", type=float, action="append", metavar="RUNS")
     parser.add_argument("--arm", action="append", metavar="NAME", help="may be repeated")
-    parser.add_argument("--peer", action="append", default=[], metavar="MODULE:CLASS")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME", help=_PEER_HELP)
     parser.add_argument("--peer-draws", type=int, default=PEER_DRAWS)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} draws")
     parser.add_argument("--final", action="store_true", help="open the second world")

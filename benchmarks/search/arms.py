@@ -30,7 +30,7 @@ SLOTS = 8
 #: Ideas of a decision of an asynchronous strategy.
 CHUNK = 4
 #: A search ends after so many ideas per run that it can pay: repeats cost nothing.
-_IDEAS_PER_RUN = 4
+IDEAS_PER_RUN = 4
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class _Search:
         self._lab = Lab(draw, budget)
         self._draw = draw
         self._mutator = Mutator(draw.world.factors, draw.seed)
-        self._most_ideas = _IDEAS_PER_RUN * budget / draw.world.run_cost
+        self._most_ideas = IDEAS_PER_RUN * budget / draw.world.run_cost
         self._points: dict[str, Point] = {}
         self._ended: list[Trajectory] = []
         self._asked: list[Trajectory] = []
