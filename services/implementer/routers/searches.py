@@ -29,7 +29,6 @@ from assay.contracts.search import (
     SearchRequest,
     bytes_of,
 )
-from assay.domain.errors import NotFound
 from assay.domain.states import Driver, SearchState
 from assay.environments.catalog import Environment
 from assay.llm import ModelName, Usage, price
@@ -50,6 +49,7 @@ from services.implementer.dependencies import (
     PageDep,
     PageRequest,
 )
+from services.implementer.owned import owned_search
 from services.implementer.paging import after, page_of, page_within, position_of
 from services.implementer.streams import (
     event_stream,
@@ -67,14 +67,6 @@ from services.implementer.views.measurements import (
 
 router = APIRouter(tags=["searches"])
 Number = Annotated[int, Path(ge=0, le=10_000)]
-
-
-def owned_search(session: Session, search_id: str, owner: str) -> schema.Search:
-    """A search of that owner. Raises NotFound, also for another owner's."""
-    search = get(session, schema.Search, search_id, "search")
-    if search.owner != owner:
-        raise NotFound(f"search {search_id!r} was not found")
-    return search
 
 
 @router.post("/searches", status_code=201, response_model=SearchBody)

@@ -255,7 +255,7 @@ def tell_of_cap(db: Database, session: Session, payer: Payer, reached: Reached) 
 
 #: Pauses between two looks at whether a confirmation is decided, and how many looks there are:
 #: about two days, long after the last seed of a baseline.
-_FIRST_LOOK, _LONGEST_LOOK, _MOST_LOOKS = 2.0, 300.0, 600
+_FIRST_LOOK, _LONGEST_LOOK, _MOST_LOOKS = 1.0, 300.0, 600
 
 
 def take_unjudged(db: Database, session: Session, limit: int) -> list[str]:
