@@ -173,7 +173,8 @@ class WebhookSender:
         except NotAllowed as error:
             return Answer(None, str(error))
         except (OSError, httpx2.HTTPError, httpx2.InvalidURL) as error:
-            return Answer(None, f"no connection: {error}"[:_MAX_ERROR])
+            why = str(error) or type(error).__name__
+            return Answer(None, f"no connection: {why}"[:_MAX_ERROR])
         if 200 <= status < 300:
             return Answer(status)
         if 300 <= status < 400:
