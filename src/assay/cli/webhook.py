@@ -52,7 +52,7 @@ def create(
     """Have events sent to an address.  Example: assay webhook create https://example.org/hook"""
     out = root(context).output(as_json)
     with root(context).client() as client:
-        events = [each.value for each in event or WebhookEvent]
+        events = [each.value for each in event] if event else None
         body = client.webhooks.create(url, events=events, description=description)
     out.changed(
         body.id,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from assay.client.resource import Group, segment
 from assay.contracts.webhook import (
     CreatedWebhookBody,
     DeliveryBody,
-    Event,
     WebhookBody,
     WebhookRequest,
 )
@@ -23,7 +23,7 @@ class Webhooks(Group):
         self,
         url: str,
         *,
-        events: Sequence[Event] | None = None,
+        events: Sequence[str] | None = None,
         description: str | None = None,
     ) -> CreatedWebhookBody:
         """Have events sent to an address; by default all. The secret is in this answer alone.
@@ -33,9 +33,10 @@ class Webhooks(Group):
             Invalid: the service does not call this address.
             Conflict: there are too many webhooks.
         """
-        body = WebhookRequest(url=url, description=description)
+        asked: dict[str, Any] = {"url": url, "description": description}
         if events is not None:
-            body = WebhookRequest(url=url, events=list(events), description=description)
+            asked["events"] = list(events)
+        body = WebhookRequest.model_validate(asked)
         response = self._http.request("POST", self.path, body=body)
         return CreatedWebhookBody.model_validate_json(response.content)
 
