@@ -32,6 +32,7 @@ from services.implementer.routers import (
     searches,
     trajectories,
     transfers,
+    webhooks,
     workers,
 )
 
@@ -80,6 +81,7 @@ def create_app(context: Context, *, here_only: bool = False) -> FastAPI:
         conditions,
         comparisons,
         trajectories,
+        webhooks,
     ):
         app.include_router(module.router, prefix="/v1")
     app.include_router(meta.router)

@@ -19,7 +19,7 @@ from assay.llm.executors import RequestId
 from assay.llm.interface import ModelError, Try
 from assay.llm.recording import ReplayMiss, TooLate, is_replay
 from assay.llm.retry import billed
-from assay.storage import calls, caps, implementations, samples, schema
+from assay.storage import calls, caps, implementations, samples, schema, webhooks
 from assay.storage.calls import CallEnd, CallStart
 from assay.storage.implementations import Work
 from assay.storage.samples import Answer, Key, Verdict
@@ -41,6 +41,7 @@ class CapReachedError(Exception):
     def __init__(self, reached: caps.Reached) -> None:
         super().__init__(str(reached))
         self.code = reached.code
+        self.reached = reached
 
 
 class NoLongerWantedError(Exception):
@@ -109,6 +110,11 @@ class Asking:
 
         await asyncio.to_thread(transaction)
 
+    async def tell_of_cap(self, reached: caps.Reached) -> None:
+        """Tell webhooks that a cap stopped this implementation."""
+        db, payer = self.context.db, self.work.payer
+        await self.write(lambda session: webhooks.tell_of_cap(db, session, payer, reached))
+
     def check_caps(self, session: Session) -> None:
         """Raise unless a call may start."""
         if is_offline(self.work.executor):
@@ -174,7 +180,11 @@ class _Call:
 
     async def _on_try(self, event: Try) -> None:
         if event.phase == "started":
-            await self.asking.write(lambda session: self._start(session, event))
+            try:
+                await self.asking.write(lambda session: self._start(session, event))
+            except CapReachedError as stopped:  # which rolled its transaction back
+                await self.asking.tell_of_cap(stopped.reached)
+                raise
         elif event.phase == "answering":
             if self.gate is not None:
                 self.gate.answering()

@@ -35,6 +35,7 @@ from assay.storage import (
     repairs,
     samples,
     schema,
+    webhooks,
 )
 from assay.storage.implementations import Work
 from assay.storage.objects import ObjectStore
@@ -447,6 +448,7 @@ def _gpu_cap(context: Context, session: Session, work: Work, codebase: str) -> F
     )
     if found is None or not new:
         return None
+    webhooks.tell_of_cap(context.db, session, work.payer, found)
     if work.repair is not None:
         return unrepaired(work.repair, str(found))
     message = f"with this measurement, {found}: raise the cap to go on"

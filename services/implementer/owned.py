@@ -1,4 +1,4 @@
-"""Experiments as their owner may see them: another owner's do not exist. Routers and views ask."""
+"""Experiments and searches as their owner may see them: another owner's do not exist."""
 
 from __future__ import annotations
 
@@ -15,6 +15,14 @@ def owned_experiment(session: Session, experiment_id: str, owner: str) -> schema
     if batch_of(session, experiment_id).owner != owner:
         raise NotFound(f"experiment {experiment_id!r} was not found")
     return experiment
+
+
+def owned_search(session: Session, search_id: str, owner: str) -> schema.Search:
+    """A search of that owner. Raises NotFound, also for another owner's."""
+    search = get(session, schema.Search, search_id, "search")
+    if search.owner != owner:
+        raise NotFound(f"search {search_id!r} was not found")
+    return search
 
 
 def batch_of(session: Session, experiment_id: str) -> schema.Batch:

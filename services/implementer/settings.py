@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Self
 
@@ -76,6 +77,14 @@ class ImplementerSettings(ServiceSettings):
         {},
         description="Owner, or `*` for the others → `max_cost_usd`, `max_gpu_hours` and the same "
         "with `_per_day` (JSON).",
+    )
+    webhook_networks: list[IPv4Network | IPv6Network] = Field(
+        [],
+        description="Networks that webhooks may call beside the public internet, such as "
+        "`10.1.0.0/16` (JSON). Without API keys also loopback and private networks.",
+    )
+    webhook_seconds: float = Field(
+        10, gt=0, le=60, description="After so long a webhook's receiver has not answered."
     )
     record: Path | None = Field(None, description="Folder in which models' answers are kept.")
     replay: Path | None = Field(

@@ -1,5 +1,5 @@
-"""An implement worker: turns ideas into codebases and drives searches, as one of several
-processes."""
+"""An implement worker: turns ideas into codebases, drives searches and sends to webhooks, as one
+of several processes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from services.implementer.context import Context
 from services.implementer.driving import SearchDrivers
 from services.implementer.pool import ImplementPool
 from services.implementer.settings import ImplementerSettings
+from services.implementer.webhooks import WebhookSender
 
 COMMAND = "assay implement-worker"
 
@@ -31,8 +32,10 @@ def implement() -> int:
         context.on_commit = connections.relay.wake
         pool = ImplementPool(context)
         searches = SearchDrivers(context)
+        webhooks = WebhookSender(context)
         pool.start()
         searches.start()
+        webhooks.start()
 
         def heard(key: str) -> None:
             if key == holder:
@@ -40,18 +43,27 @@ def implement() -> int:
                 searches.look_again()
             elif key.startswith("srch_"):
                 searches.look()
+            elif key.startswith("whk_"):
+                webhooks.look()
             else:
                 pool.look_at(key)
 
         def missed() -> None:
             pool.rescan()
             searches.look()
+            webhooks.look()
 
         def stop() -> None:
             searches.stop()
+            webhooks.stop()
             pool.stop()
 
-        topics = [(Topic.IMPLEMENT, ""), (Topic.DRIVE, ""), (Topic.IMPLEMENTER, holder)]
+        topics = [
+            (Topic.IMPLEMENT, ""),
+            (Topic.DRIVE, ""),
+            (Topic.WEBHOOK, ""),
+            (Topic.IMPLEMENTER, holder),
+        ]
         connections.listen(topics, heard, missed)
         port = serve_metrics(settings.metrics_host, settings.metrics_port)
         announce(holder=holder, metrics_port=port)

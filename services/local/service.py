@@ -30,6 +30,7 @@ from services.implementer.driving import SearchDrivers
 from services.implementer.http import http_server
 from services.implementer.pool import ImplementPool
 from services.implementer.settings import ImplementerSettings
+from services.implementer.webhooks import WebhookSender
 from services.local.lock import DataLock
 from services.local.settings import LocalSettings
 from services.scheduler.clock import Scheduler
@@ -86,6 +87,7 @@ class LocalService:
         self._start_api()
         self.pool = ImplementPool(self.context)
         self.searches = SearchDrivers(self.context)
+        self.webhooks = WebhookSender(self.context)
         self.relay = self._make_relay()
         self.context.on_commit = self.relay.wake
         self.scheduler = Scheduler(
@@ -96,6 +98,7 @@ class LocalService:
         self._thread("scheduler", self.scheduler.run)
         self.pool.start()
         self.searches.start()
+        self.webhooks.start()
 
     def _open_stores(self, api_settings: ImplementerSettings) -> None:
         _check_log(self.settings.database_path)
@@ -157,6 +160,7 @@ class LocalService:
                 Topic.IMPLEMENTER: lambda _: self._look_again(),
                 Topic.DRIVE: lambda _: self.searches.look(),
                 Topic.SCHEDULE: lambda _: self.scheduler.wake(),
+                Topic.WEBHOOK: lambda _: self.webhooks.look(),
                 Topic.WORKER: self._ring_worker,
             }
         )
@@ -177,6 +181,7 @@ class LocalService:
         """Stop every part. What ran is tried again by the next process."""
         self.worker.stop()
         self.searches.stop()
+        self.webhooks.stop()
         self.pool.stop()
         self.scheduler.stop()
         self.relay.stop()

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from assay.contracts.batch import BatchBody, IdeaRequest
+from assay.contracts.batch import BatchBody, BatchOptions, IdeaRequest
+from assay.contracts.search import SearchRequest
 from tests.support.service import ServiceProcess, toy_batch, toy_ideas
 
 pytestmark = pytest.mark.slow
@@ -139,6 +140,42 @@ def test_curves_are_drawn_beside_the_baselines(
     expect(page.locator("#curves canvas")).to_be_visible(timeout=WAIT)
     expect(page.locator("#curves + .legend")).to_contain_text("baseline")
     page.close()
+
+
+def test_a_search_is_exported_as_a_file_that_opens_without_a_network(
+    browser: Browser, service: ServiceProcess, batch: BatchBody, tmp_path: Path
+) -> None:
+    with service.client() as client:
+        search = client.searches.create(
+            SearchRequest(
+                environment="toy", profile="tiny", strategy="random", epochs=1, batch_size=2
+            )
+        )
+        ideas = [*toy_ideas(1, first=70), IdeaRequest(text=HOSTILE)]
+        client.searches.put_epoch(search.id, 0, ideas)
+        options = BatchOptions(baseline_seeds=2)
+        made = client.searches.submit_epoch(search.id, 0, options)
+        client.batches.wait(made.id, timeout=240)
+        client.searches.finish(search.id)
+    api = str(service.ready["api"])
+    watched = Watched(browser.new_page(), urlsplit(api).netloc)
+    watched.page.goto(f"{api}/searches/{search.id}")
+    with watched.page.expect_download(timeout=WAIT * 4) as download:
+        watched.page.get_by_role("link", name="Export HTML").click()
+    file = tmp_path / download.value.suggested_filename
+    download.value.save_as(file)
+    assert file.name == f"{search.id}.html"
+    assert (watched.complaints, watched.outside) == ([], [])
+    watched.page.close()
+    context = browser.new_context(offline=True)
+    alone = Watched(context.new_page(), "")
+    alone.page.goto(file.as_uri())
+    expect(alone.page.get_by_role("heading", level=1)).to_be_visible()
+    shown = "[...document.images].filter((i) => i.complete && i.naturalWidth > 0).length"
+    assert alone.page.evaluate(shown) == alone.page.evaluate("document.images.length") > 0
+    assert alone.page.evaluate("document.scripts.length") == 0
+    assert (alone.complaints, alone.outside) == ([], [])
+    context.close()
 
 
 def test_the_theme_is_chosen_and_kept(browser: Browser, service: ServiceProcess) -> None:

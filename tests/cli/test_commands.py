@@ -734,7 +734,7 @@ def test_every_verb_takes_json_and_has_help() -> None:
         seen += 1
         options = {o for p in item.params for o in p.opts}
         assert "--json" in options, name
-    assert seen == 64
+    assert seen == 70
 
 
 def test_an_asynchronous_search_shows_its_slots_and_its_decisions(cli: Cli) -> None:

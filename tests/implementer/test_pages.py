@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pydantic import SecretStr
 from sqlalchemy import event
 from starlette.testclient import TestClient
 
+from assay.analysis.report import SearchRecord
+from assay.analysis.report.reading import read_record
+from assay.analysis.report.writing import html_of_search
+from assay.client import Client
 from services.implementer.app import create_app
 from services.implementer.context import Context
 from services.implementer.pages.diffs import file_diffs
@@ -278,3 +284,47 @@ def test_a_diff_is_read_by_the_numbers_of_its_hunks() -> None:
         ("hunk", None, None), ("same", 1, 1), ("del", 2, None), ("add", None, 2),
         ("add", None, 3),
     ]  # fmt: skip
+
+
+def test_a_search_is_exported_as_the_file_of_the_command(scored: Service) -> None:
+    search = scored.found["search_id"]
+    assert (
+        f'href="/searches/{search}/report" download' in scored.api.get(f"/searches/{search}").text
+    )
+    answer = scored.api.get(f"/searches/{search}/report")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-disposition"] == f'attachment; filename="{search}.html"'
+    with Client("http://localhost", http_client=scored.api) as client:
+        assert answer.text == html_of_search(read_record(client, search))
+
+
+@pytest.mark.slow
+def test_a_report_is_its_owners(locked: TestClient) -> None:
+    asked = {"environment": "count", "profile": "tiny", "strategy": "random", "epochs": 1,
+             "batch_size": 1}  # fmt: skip
+    ann = {"Authorization": f"Bearer {KEYS['ann'].get_secret_value()}"}
+    bob = {"Authorization": f"Bearer {KEYS['bob'].get_secret_value()}"}
+    search = locked.post("/v1/searches", json=asked, headers=ann).json()["id"]
+    assert locked.get(f"/searches/{search}/report", headers=bob).status_code == 404
+    assert search in locked.get(f"/searches/{search}/report", headers=ann).text
+
+
+@pytest.mark.slow
+def test_one_report_is_made_at_a_time(scored: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = f"/searches/{scored.found['search_id']}/report"
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(client: Client, search: str) -> SearchRecord:
+        begun.set()
+        assert go_on.wait(60)
+        return read_record(client, search)
+
+    monkeypatch.setattr("services.implementer.exporting.read_record", slowly)
+    with ThreadPoolExecutor(1) as other:
+        first = other.submit(scored.api.get, path)
+        assert begun.wait(60)
+        refused = scored.api.get(path)
+        go_on.set()
+        assert first.result().status_code == 200
+    assert refused.status_code == 429
+    assert "report_busy" in refused.text

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 from sqlalchemy import select
 from starlette.testclient import TestClient
 
-from assay.contracts import bases, batch, conditions, search, worker
+from assay.contracts import bases, batch, conditions, search, webhook, worker
 from assay.contracts.base import Request
 from assay.contracts.environment import Manifest
 from assay.contracts.worker import WorkerRegistration
@@ -445,6 +445,16 @@ ENDPOINTS = [
         bases.PromoteRequest,
         lambda _: {"name": "best"},
     ),
+    Endpoint(
+        "POST",
+        "/v1/webhooks",
+        webhook.WebhookRequest,
+        lambda _: {
+            "url": "https://example.org/",
+            "events": ["search.finished"],
+            "description": "d",
+        },
+    ),
     Endpoint("POST", "/v1/workers", worker.AdmitRequest, lambda _: {"name": "another"}),
     Endpoint(
         "POST",
@@ -710,7 +720,10 @@ def is_refused(endpoint: Endpoint, body: Json) -> bool:
 
 
 def assert_lists_are_small(service: Service) -> None:
-    lists = ["batches", "searches", "experiments", "measurements", "workers", "environments"]
+    lists = [
+        "batches", "searches", "experiments", "measurements", "workers", "environments",
+        "webhooks",
+    ]  # fmt: skip
     for path in [*(f"/v1/{name}" for name in lists), "/v1/reports/execution"]:
         size = "" if path.endswith(("workers", "environments", "execution")) else "?limit=200"
         response = service.api.get(path + size)

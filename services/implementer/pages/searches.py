@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Annotated
 
 from fastapi import Query, Request, Response
+from fastapi.responses import HTMLResponse
 
 from assay.analysis.rows import leads, rank
 from assay.contracts.base import ShortName
@@ -17,9 +18,10 @@ from assay.domain.verdicts import Verdict
 from assay.storage import environments, schema
 from assay.storage.rows import get
 from services.implementer.dependencies import ContextDep, IdPath, OwnerDep
+from services.implementer.exporting import export_search
 from services.implementer.pages.hill_climb import hill_climb
 from services.implementer.pages.lineage import HEIGHT, WIDTH, lineage
-from services.implementer.pages.rendering import render
+from services.implementer.pages.rendering import HEADERS, render
 from services.implementer.pages.routing import page_router, see
 from services.implementer.routers import searches as api
 from services.implementer.views.batches import batch_body
@@ -141,6 +143,14 @@ def _by_operator(bodies: list[ExperimentBody]) -> list[tuple[str, int, int, int]
             better + is_better,
         )
     return [(name, *numbers) for name, numbers in sorted(found.items())]
+
+
+@router.get("/searches/{search_id}/report")
+def report(search_id: IdPath, request: Request, context: ContextDep, owner: OwnerDep) -> Response:
+    """Answer with the report of a search as one file, which a browser keeps."""
+    text = export_search(request.app, context, owner, search_id)
+    kept = {"Content-Disposition": f'attachment; filename="{search_id}.html"'}
+    return HTMLResponse(text, headers=HEADERS | kept)
 
 
 @router.post("/searches/{search_id}/cancel")

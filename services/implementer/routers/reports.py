@@ -31,7 +31,7 @@ from assay.domain.rounding import Bits, shown, shown_or_none, whole
 from assay.storage import disclosure, environments, funnel, schema
 from assay.storage.funnel import Key, Line, Scope, Spent, Stages
 from services.implementer.dependencies import MAX_PAGE, ContextDep, IdQuery, NameQuery, OwnerDep
-from services.implementer.routers.searches import owned_search
+from services.implementer.owned import owned_search
 from services.implementer.views.calls import dollars
 
 router = APIRouter(tags=["reports"])

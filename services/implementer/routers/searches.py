@@ -29,13 +29,13 @@ from assay.contracts.search import (
     SearchRequest,
     bytes_of,
 )
-from assay.domain.errors import NotFound
 from assay.domain.states import Driver, SearchState
 from assay.environments.catalog import Environment
 from assay.llm import ModelName, Usage, price
-from assay.storage import conditions, ideator_calls, idempotency, schema, searches
+from assay.storage import conditions, ideator_calls, idempotency, schema, searches, webhooks
 from assay.storage.bases import Base, base_of, needs_sandbox
 from assay.storage.batches import Similar
+from assay.storage.ideator_calls import CapReached
 from assay.storage.rows import get
 from services.implementer import bases, ideators, novelty, remeasuring, submission
 from services.implementer.context import Context
@@ -49,6 +49,7 @@ from services.implementer.dependencies import (
     PageDep,
     PageRequest,
 )
+from services.implementer.owned import owned_search
 from services.implementer.paging import after, page_of, page_within, position_of
 from services.implementer.streams import (
     event_stream,
@@ -66,14 +67,6 @@ from services.implementer.views.measurements import (
 
 router = APIRouter(tags=["searches"])
 Number = Annotated[int, Path(ge=0, le=10_000)]
-
-
-def owned_search(session: Session, search_id: str, owner: str) -> schema.Search:
-    """A search of that owner. Raises NotFound, also for another owner's."""
-    search = get(session, schema.Search, search_id, "search")
-    if search.owner != owner:
-        raise NotFound(f"search {search_id!r} was not found")
-    return search
 
 
 @router.post("/searches", status_code=201, response_model=SearchBody)
@@ -313,20 +306,25 @@ def begin_call(
         owned_search(session, search_id, owner)
         searches.check_driver(session, search_id, holder)
         ideator_calls.interrupt_others(session, search_id, request.loop)
-    with context.write() as session:
-        search = owned_search(session, search_id, owner)
-        searches.check_driver(session, search_id, holder)
-        expected = Usage(request.input_tokens, request.output_tokens)
-        is_new = ideator_calls.begin(
-            context.db,
-            session,
-            search_id,
-            call_id,
-            request,
-            reserved_usd=_cost(search, expected, is_replay=request.is_replay),
-            owners=context.settings.caps,
-        )
-        body = _call(session, call_id).wire()
+    try:
+        with context.write() as session:
+            search = owned_search(session, search_id, owner)
+            searches.check_driver(session, search_id, holder)
+            expected = Usage(request.input_tokens, request.output_tokens)
+            is_new = ideator_calls.begin(
+                context.db,
+                session,
+                search_id,
+                call_id,
+                request,
+                reserved_usd=_cost(search, expected, is_replay=request.is_replay),
+                owners=context.settings.caps,
+            )
+            body = _call(session, call_id).wire()
+    except CapReached as stopped:  # which rolled its transaction back
+        with context.write() as session:
+            webhooks.tell_of_cap(context.db, session, stopped.payer, stopped.reached)
+        raise
     return JSONResponse(body, 201 if is_new else 200)
 
 

@@ -26,6 +26,7 @@ from assay.cli import (
     search,
     ui,
     version,
+    webhook,
     worker,
 )
 from assay.cli.command import USAGE, Root, command
@@ -87,6 +88,7 @@ def build_app(
         bench,
         worker,
         conditions,
+        webhook,
     ):
         app.add_typer(noun.app)
     app.command("compare")(compare.compare)

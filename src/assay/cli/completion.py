@@ -59,6 +59,7 @@ measurements = _offers(
     )
 )
 environments = _offers(lambda client: ((e.name, e.title) for e in client.environments.list()))
+webhooks = _offers(lambda client: ((w.id, w.description or w.url) for w in client.webhooks.list()))
 workers = _offers(lambda client: ((w.name, w.state) for w in client.workers.list()))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,24 +13,11 @@ import typer
 from assay.cli import completion
 from assay.cli.command import AsJson, command, full_id, root
 from assay.domain.errors import InvalidInput
-from assay.domain.isolation import is_offline
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from assay.analysis.report import (
-        Choices,
-        EpochRecord,
-        Figure,
-        Payment,
-        Report,
-        SearchRecord,
-        Table,
-    )
-    from assay.cli.output import Output
-    from assay.client import Client
-    from assay.contracts.batch import CallFacts, ExperimentBody
-    from assay.contracts.search import SearchBody
+    from assay.analysis.report import Choices, Figure, Report, Table
 
 
 @command
@@ -68,6 +54,7 @@ def report(
     """Figures and tables of searches.  Example: assay search report srch_01k8… --html r.html"""
     from assay.analysis.report import make_report
     from assay.analysis.report.drawing import check_can_draw
+    from assay.analysis.report.reading import read_record
 
     out = root(context).output(as_json)
     choices = _choices(theme or [], expert or [])
@@ -75,7 +62,7 @@ def report(
         check_can_draw()
     with root(context).client() as client:
         ids = [full_id(search, client.searches.list()) for search in searches]
-        records = [read_record(client, id_, out) for id_ in dict.fromkeys(ids)]
+        records = [read_record(client, id_, out.say) for id_ in dict.fromkeys(ids)]
     made = make_report(records, choices)
     files = [str(file) for file in _write(made, html, png)]
     shown = [] if as_json else _tables(made)
@@ -116,79 +103,15 @@ def _pair(flag: str, given: str, what: str) -> tuple[str, str]:
     return name, value
 
 
-def read_record(client: Client, search: str, out: Output) -> SearchRecord:
-    """Read all that is stored of a search; it may be under way."""
-    from assay.analysis.report import EpochRecord, SearchRecord
-
-    body = client.searches.get(search)
-    out.say(f"reading {search}: {body.epochs_finished} of {body.epochs} epochs finished")
-    private, payments = _ideator(client, body)
-    epochs: list[EpochRecord] = []
-    for epoch in client.searches.epochs(search):
-        if epoch.batch is None:
-            continue
-        batch = client.batches.get(epoch.batch)
-        experiments = list(client.experiments.list(batch=epoch.batch))
-        record = EpochRecord(
-            epoch.number, batch, experiments, epoch.ideas, private.get(epoch.number, 0)
-        )
-        epochs.append(record)
-        if not is_offline(body.executor):
-            calls = client.batches.calls(epoch.batch)
-            payments += [_payment(call, "executor") for call in calls if call.finished_at]
-    diffs = _diffs(client, [e for epoch in epochs for e in epoch.experiments])
-    environment = client.environments.get(body.environment)
-    payments.sort(key=lambda payment: payment.at)
-    return SearchRecord(body, environment, epochs, diffs, payments)
-
-
-def _ideator(client: Client, search: SearchBody) -> tuple[dict[int, int], list[Payment]]:
-    """Return how many characters the ideator thought in private by epoch, and what it cost."""
-    private: dict[int, int] = defaultdict(int)
-    payments: list[Payment] = []
-    if is_offline(search.ideator):
-        return private, payments
-    for call in client.searches.calls(search.id):
-        private[call.epoch] += call.thinking_length or 0
-        if call.finished_at is not None:
-            payments.append(_payment(call, "ideator"))
-    return private, payments
-
-
-def _payment(call: CallFacts, whose: str) -> Payment:
-    from decimal import Decimal
-
-    from assay.analysis.report import Payment
-
-    cost = Decimal(0) if call.is_replay else None
-    cost = cost if call.cost_usd is None else Decimal(call.cost_usd)
-    return Payment(call.finished_at or call.started_at, cost, whose)
-
-
-def _diffs(client: Client, experiments: list[ExperimentBody]) -> dict[str, str]:
-    """Return the diff of each experiment with a codebase; those of one codebase are read once."""
-    known: dict[tuple[str, str], str] = {}
-    found = {}
-    for experiment in experiments:
-        if experiment.codebase is None:
-            continue
-        key = (experiment.codebase, experiment.base.codebase if experiment.base else "")
-        if key not in known:
-            known[key] = client.experiments.diff(experiment.id)
-        found[experiment.id] = known[key]
-    return found
-
-
 def _write(report: Report, html: Path | None, png: Path | None) -> list[Path]:
     """Write the files that were asked for and return them."""
     from assay.analysis.report.drawing import draw
-    from assay.analysis.report.page import page
+    from assay.analysis.report.writing import html_of
 
     files = []
     drawn = [figure for figure in report.figures if figure.absent is None]
     if html is not None:
-        pictures = {figure.name: draw(figure, "svg") for figure in drawn}
-        html.write_text(page(report, pictures), encoding="utf-8")
+        html.write_text(html_of(report), encoding="utf-8")
         files.append(html)
     if png is not None:
         png.mkdir(parents=True, exist_ok=True)

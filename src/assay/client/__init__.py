@@ -26,6 +26,8 @@ from assay.client.errors import (
 )
 from assay.client.experiments import LogText
 from assay.client.outage import Patience
+from assay.domain.webhooks import WrongSignature
+from assay.domain.webhooks import verify as verify_webhook
 
 __all__ = [
     "APIConnectionError",
@@ -43,4 +45,6 @@ __all__ = [
     "ServerFault",
     "Unauthorized",
     "WaitTimeout",
+    "WrongSignature",
+    "verify_webhook",
 ]

@@ -17,6 +17,7 @@ from assay.client.outage import Patience
 from assay.client.reports import Reports
 from assay.client.resource import Group, segment
 from assay.client.searches import Searches
+from assay.client.webhooks import Webhooks
 from assay.contracts.bases import PromotionBody
 from assay.contracts.batch import PairBody
 from assay.contracts.conditions import ConditionsBody, EquivalenceBody
@@ -271,6 +272,7 @@ class Client:
         self.conditions = RecordedConditions(self._http)
         self.searches = Searches(self._http)
         self.reports = Reports(self._http)
+        self.webhooks = Webhooks(self._http)
 
     @property
     def base_url(self) -> str:

@@ -17,7 +17,7 @@ from assay.domain.states import (
     ExperimentState,
     MeasurementState,
 )
-from assay.storage import baselines, repairs, schema
+from assay.storage import baselines, repairs, schema, webhooks
 from assay.storage.database import Database
 from assay.storage.rows import changed, get, run, table_of
 from assay.storage.text import clean_json
@@ -158,6 +158,7 @@ def _finish_batch(session: Session, batch_id: str) -> None:
         if ran:  # and was not cancelled
             baselines.hasten(session, get(session, schema.Batch, batch_id, "batch"))
         tell(session, batch_id, "batch.finished")
+        webhooks.tell_of_batch(session, batch_id)
 
 
 def _raise_versions(session: Session, batch_ids: Collection[str]) -> None:

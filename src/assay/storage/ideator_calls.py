@@ -21,6 +21,16 @@ from assay.storage.calls import CallEnd, CallStart, Payer
 from assay.storage.database import Database
 from assay.storage.rows import get
 
+
+class CapReached(Conflict):
+    """No call of an ideator may start: a cap is reached."""
+
+    def __init__(self, reached: caps.Reached, payer: Payer) -> None:
+        super().__init__(str(reached), code=reached.code.value)
+        self.reached = reached
+        self.payer = payer
+
+
 #: Type of a search's event.
 ANSWER_UNREAD = "search.answer_unread"
 
@@ -51,8 +61,9 @@ def begin(
     `owners`: what they may spend, by name.
 
     Raises:
-        Conflict: the search has ended (`search_ended`), a cap allows no call (`spend_cap`) or none
-            before those under way have ended (`calls_under_way`), or another call has this id.
+        CapReached: a cap allows no call (`spend_cap`).
+        Conflict: the search has ended (`search_ended`), a cap allows no call before those under
+            way have ended (`calls_under_way`), or another call has this id.
     """
     search = searches.locked(session, search_id)
     stored = session.get(schema.ModelCall, call_id)
@@ -109,7 +120,7 @@ def _check_caps(
     settled = caps.reached(db, session, payer, allowed, under_way=False, kinds=dollars)
     if settled is None:
         raise Conflict(f"{reached}, with the calls under way", code="calls_under_way")
-    raise Conflict(str(settled), code=settled.code.value)
+    raise CapReached(settled, payer)
 
 
 def end(

@@ -33,6 +33,7 @@ class Topic(StrEnum):
     IMPLEMENTER = "implementer"  # an idea or a search that this holder has was cancelled
     DRIVE = "drive"  # a search waits for a process of the service to drive it
     SCHEDULE = "schedule"  # a measurement was queued, or resources became free
+    WEBHOOK = "webhook"  # an event waits to be sent to a webhook
     WORKER = "worker"  # a worker has something to fetch
 
 

@@ -24,7 +24,7 @@ from assay.domain.conditions import Conditions
 from assay.domain.errors import Conflict, InvalidInput, NotFound
 from assay.domain.ids import new_id
 from assay.domain.states import Driver, EpochState, SearchState
-from assay.storage import batches, calls, drivers, environments, schema
+from assay.storage import batches, calls, drivers, environments, schema, webhooks
 from assay.storage.bases import Base
 from assay.storage.batches import Similar
 from assay.storage.database import Database
@@ -343,11 +343,17 @@ def has_told_the_end(session: Session, search_id: str, last: int) -> bool:
 
 
 def tell(db: Database, session: Session, search_id: str, kind: str, data: dict[str, Any]) -> None:
-    """Write an event. The search's row must be locked, so that ids increase in commit order."""
-    session.add(
-        schema.SearchEvent(search_id=search_id, type=kind, data=data, created_at=db.now(session))
+    """Write an event, also for webhooks that want it.
+
+    The search's row must be locked, so that ids increase in commit order.
+    """
+    event = schema.SearchEvent(
+        search_id=search_id, type=kind, data=data, created_at=db.now(session)
     )
+    session.add(event)
     session.flush()
+    search = session.get_one(schema.Search, search_id)
+    webhooks.tell_of_search(session, search, event.id, kind, data)
 
 
 def put_decision(

@@ -59,6 +59,12 @@ DUPLICATES = Counter(
 DELIVERED = Counter(
     "assay_messages_delivered", "Messages given to the broker.", ["topic"], registry=REGISTRY
 )
+WEBHOOKS = Counter(
+    "assay_webhook_requests",
+    "Requests to receivers of webhooks: delivered, retried, failed (given up).",
+    ["outcome"],
+    registry=REGISTRY,
+)
 TICK_SECONDS = Histogram(
     "assay_scheduler_tick_duration_seconds",
     "Rounds of the scheduler while it leads.",

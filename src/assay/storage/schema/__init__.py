@@ -47,6 +47,7 @@ from assay.storage.schema.service import (
     Outbox,
     SearchEvent,
 )
+from assay.storage.schema.webhooks import Delivery, Unjudged, Webhook
 
 __all__ = [
     "LIVE_ATTEMPT_SQL",
@@ -57,6 +58,7 @@ __all__ = [
     "Codebase",
     "ConditionSet",
     "CurvePoint",
+    "Delivery",
     "Environment",
     "Epoch",
     "Equivalence",
@@ -82,6 +84,8 @@ __all__ = [
     "SearchEvent",
     "Shape",
     "SystemPoint",
+    "Unjudged",
     "VerdictFit",
+    "Webhook",
     "Worker",
 ]
