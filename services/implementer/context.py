@@ -18,6 +18,7 @@ from assay.storage import implementations
 from assay.storage.database import Database
 from assay.storage.objects import ObjectStore
 from assay.storage.outbox import has_posted
+from services.implementer.feeds import Feeds
 from services.implementer.open_streams import OpenStreams
 from services.implementer.settings import ImplementerSettings
 from services.implementer.tokens import WorkerTokens
@@ -94,6 +95,7 @@ class Context:
         self.tokens = WorkerTokens(self.db)
         self._checked: tuple[ObjectStore | None, float] = (None, 0.0)
         self.streams = OpenStreams(self.settings.streams_per_client, self.settings.streams)
+        self.feeds = Feeds(self.db.notifier)
 
     def check_store(self) -> None:
         """Raise `Unavailable` unless objects can be written.

@@ -241,10 +241,15 @@ async def events(
     A stream resumes after `Last-Event-ID` and ends after `batch.finished`.
     """
     start = max(after_id, last_event_id or 0)
-    found = await run_in_threadpool(_event_page, context, batch_id, owner, start, page)
-    if wants_stream(request):
-        return await event_stream(request, context, owner, of_batch(batch_id), start)
-    return found
+    if not wants_stream(request):
+        return await run_in_threadpool(_event_page, context, batch_id, owner, start, page)
+    await run_in_threadpool(_check_owner, context, batch_id, owner)
+    return await event_stream(request, context, owner, of_batch(batch_id), start)
+
+
+def _check_owner(context: Context, batch_id: str, owner: str) -> None:
+    with context.db.read() as session:
+        owned_batch(session, batch_id, owner)
 
 
 def _event_page(

@@ -29,6 +29,7 @@ from assay.storage.bases import Base
 from assay.storage.batches import Similar
 from assay.storage.database import Database
 from assay.storage.drivers import PAUSED, RESUMED
+from assay.storage.notices import note
 from assay.storage.outbox import Topic, post
 from assay.storage.rows import changed
 
@@ -348,6 +349,7 @@ def tell(db: Database, session: Session, search_id: str, kind: str, data: dict[s
         schema.SearchEvent(search_id=search_id, type=kind, data=data, created_at=db.now(session))
     )
     session.flush()
+    note(session, search_id)
 
 
 def put_decision(
