@@ -33,7 +33,7 @@ from services.implementer.dependencies import (
 )
 from services.implementer.paging import after, page_of
 from services.implementer.streams import event_page, event_stream, of_batch, wants_stream
-from services.implementer.views.batches import batch_body
+from services.implementer.views.batches import batch_bodies, batch_body
 from services.implementer.views.calls import call_body
 
 router = APIRouter(tags=["batches"])
@@ -144,9 +144,9 @@ def list_(
         query = query.where(schema.Batch.id < str(last))
     with context.db.read() as session:
         rows = session.scalars(query.order_by(schema.Batch.id.desc()).limit(page.limit + 1)).all()
-        return page_of(
-            rows, page, filters, lambda r: r.id, lambda r: batch_body(context, session, r)
-        )
+        shown = batch_bodies(context, session, rows[: page.limit])
+        bodies = {body.id: body for body in shown}
+        return page_of(rows, page, filters, lambda r: r.id, lambda r: bodies[r.id])
 
 
 def owned_batch(session: Session, batch_id: str, owner: str) -> schema.Batch:

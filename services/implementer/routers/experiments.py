@@ -56,7 +56,7 @@ from services.implementer.views.confirmations import experiment_bodies
 from services.implementer.views.measurements import (
     artifact_bodies,
     implementation_body,
-    measurement_body,
+    measurement_bodies,
 )
 
 router = APIRouter(tags=["experiments"])
@@ -375,7 +375,7 @@ def result(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> Resul
             get(session, schema.Measurement, measurement, "measurement")
             for measurement in body.measurements
         ]
-        bodies = [measurement_body(session, m) for m in rows]
+        bodies = measurement_bodies(session, rows)
         return ResultBody(
             experiment=row.id,
             metric_name=body.metric_name,
