@@ -166,7 +166,7 @@ def gpu_hours_of(
 
 def _measurements_of(
     db: Database, session: Session, scope: Scope, keys: Collection[str]
-) -> Select[str, str]:
+) -> Select[Any, Any]:
     """What was measured on GPUs for batches or searches, or asked for by owners: pairs of `key`
     and the measurement's `id`."""
     table, link = schema.Measurement, schema.ExperimentMeasurement

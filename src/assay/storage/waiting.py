@@ -110,8 +110,10 @@ def _unmet(
     db: Database, session: Session, queued: Mapping[tuple[str, str], int]
 ) -> Iterator[tuple[str, Unmet]]:
     """`queued`: how many measurements are, by batch and conditions."""
-    table = schema.Batch
-    batches = session.scalars(select(table).where(table.id.in_({id_ for id_, _ in queued})))
+    table, ids = schema.Batch, {id_ for id_, on in queued if on != UNRECORDED}
+    if not ids:
+        return
+    batches = session.scalars(select(table).where(table.id.in_(ids)))
     settings: dict[tuple[str, str, str], list[schema.Batch]] = defaultdict(list)
     for batch in batches:
         if batch.conditions_id != UNRECORDED and (batch.id, batch.conditions_id) in queued:
