@@ -1,7 +1,7 @@
 """What came of batches that are finished, kept in memory: it never changes again.
 
-A search shows the best of every epoch. Without this, each look at a list of searches would average
-the results of all their experiments. `views/measurements.py` asks it.
+A list shows counts and the best result of each batch, and so does a search of every epoch. Without
+this, each look would count all experiments again. `views/batches.py` asks it.
 """
 
 from __future__ import annotations
@@ -11,19 +11,52 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from assay.contracts.batch import BestSummary
+from assay.contracts.batch import BestSummary, Counts, Funnel, MeasurementCounts, Usage
 
 #: Finished batches that a process remembers, some hundred bytes each.
 MOST_KEPT = 50_000
 
 
 @dataclass(frozen=True)
-class BatchOutcome:
-    """The best experiment of a finished batch, and how many of its experiments succeeded."""
+class BatchCounts:
+    """The experiments of a batch by state, and how far they came. `capped`: a cap ended them."""
 
+    counts: Counts
+    patched: int = 0
+    started: int = 0
+    capped: int = 0
+
+
+@dataclass(frozen=True)
+class BatchOutcome:
+    """What came of a batch until now. `applied`: how many experiments have a sample whose diff
+    fitted."""
+
+    counts: BatchCounts
+    applied: int
+    measurements: MeasurementCounts
+    usage: Usage
     best: BestSummary | None
-    succeeded: int
-    total: int
+
+    @property
+    def is_final(self) -> bool:
+        """Of a finished batch, whether nothing of this can change: a measurement or a call that
+        its experiments no longer wait for may go on."""
+        open_ = self.measurements.queued + self.measurements.running
+        return not open_ and not self.usage.under_way
+
+    @property
+    def funnel(self) -> Funnel:
+        """How far the experiments came."""
+        scored = self.counts.counts.succeeded
+        return Funnel(
+            submitted=self.counts.counts.total,
+            applied=max(self.applied, self.counts.patched),
+            patched=self.counts.patched,
+            # A scored experiment that shares a finished measurement was not started itself.
+            started=max(self.counts.started, scored),
+            scored=scored,
+        )
 
 
 class FinishedBatches:
@@ -54,7 +87,7 @@ class FinishedBatches:
             new = read(missing)
             found |= new
             with self._lock:
-                self._kept |= new
+                self._kept |= {id_: of for id_, of in new.items() if of.is_final}
                 while len(self._kept) > self._most:
                     self._kept.popitem(last=False)
         return found

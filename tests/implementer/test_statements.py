@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from starlette.testclient import TestClient
 
+from assay.client import Client
 from assay.domain.conditions import Conditions
 from assay.environments.catalog import Catalog
+from assay.search.trajectories import TrajectoryReader
 from services.implementer.app import create_app
 from services.implementer.context import Context
 from services.implementer.settings import ImplementerSettings
+from tests.implementer.test_streams import serving
 from tests.storage.lifecycle import CLASS, World
 from tests.support.statements import counted
 
@@ -122,6 +125,25 @@ def test_a_list_of_batches_takes_few_statements(filling: Filling, api: TestClien
     with counted(filling.world.db) as sent:
         listed = api.get("/v1/batches").json()["data"]
     assert len(listed) == 3 * FEW
-    assert len(sent) <= 20
+    assert len(sent) <= 25
     for batch in listed:
         assert api.get(f"/v1/batches/{batch['id']}").json() == batch
+
+
+def test_the_diffs_of_a_batch_are_read_together(
+    filling: Filling, world: World, catalog: Catalog
+) -> None:
+    """It took a request for each, of five statements."""
+    few, many = (world.submit(*(f"{n}" for n in range(size))) for size in (FEW, MANY))
+    for batch in (few, many):
+        for each in world.experiments(batch):
+            world.measure(world.implement(each.id, f"a = '{each.id}'\n"))
+    with serving(world.db, world.store, catalog) as url, Client(url) as client:
+        found = {}
+        for batch in (few, few, many):  # what a process reads once comes first
+            with counted(world.db) as sent:
+                read = TrajectoryReader(client, with_curves=False).of_batch(batch, 0)
+            found[batch] = len(sent)
+            assert all("+a = 'exp_" in each.diff for each in read)
+        assert len(read) == MANY
+        assert found[many] == found[few]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from itertools import chain
@@ -19,7 +18,6 @@ from assay.contracts.batch import (
     BestSummary,
     Counts,
     EventBody,
-    Funnel,
     Links,
     MeasuredBaseBody,
     MeasurementCounts,
@@ -34,6 +32,7 @@ from assay.storage import bases, caps, disclosure, repairs, schema, waiting
 from assay.storage.bases import Base
 from assay.storage.calls import Payer
 from services.implementer.context import Context
+from services.implementer.outcomes import BatchCounts, BatchOutcome
 from services.implementer.views.calls import usage_of_batches
 from services.implementer.views.verdicts import BaselineStats
 
@@ -59,26 +58,54 @@ def batch_bodies(
         session, [(row, [None, *(base.codebase for base in based_on[row.id])]) for row in rows]
     )
     specs = {row.id: stats[row.id][None].metric for row in rows}
-    counts, measured = counts_of(session, ids), _measurements(session, ids)
-    applied, used = _applied(session, ids), usage_of_batches(session, ids)
+    finished = [row.id for row in rows if row.finished_at is not None]
+    outcomes = outcomes_of_finished(context, session, {id_: specs[id_] for id_ in finished})
+    outcomes |= _outcomes(session, {id_: specs[id_] for id_ in ids if id_ not in outcomes})
     under, waits_for = _caps(context, session, rows), _waits_for(context, session, rows)
-    winners = best_of(session, specs)
     return [
         _body(
             row,
             stats[row.id],
-            counts=counts[row.id].counts,
-            measurements=measured[row.id],
-            funnel=counts[row.id].funnel(applied.get(row.id, 0)),
-            usage=used.get(row.id, Usage()),
+            counts=outcomes[row.id].counts.counts,
+            measurements=outcomes[row.id].measurements,
+            funnel=outcomes[row.id].funnel,
+            usage=outcomes[row.id].usage,
             caps=under[row.id],
-            not_done=counts[row.id].capped,
+            not_done=outcomes[row.id].counts.capped,
             waits_for=waits_for.get(row.id, []),
             bases=_measured_bases(based_on[row.id], stats[row.id]),
-            best=winners.get(row.id),
+            best=outcomes[row.id].best,
         )
         for row in rows
     ]
+
+
+def outcomes_of_finished(
+    context: Context, session: Session, specs: Mapping[str, MetricSpec]
+) -> dict[str, BatchOutcome]:
+    """What came of finished batches, by id; mostly without a query. `specs`: their metrics."""
+    return context.finished.of(
+        specs, lambda missing: _outcomes(session, {id_: specs[id_] for id_ in missing})
+    )
+
+
+def _outcomes(session: Session, specs: Mapping[str, MetricSpec]) -> dict[str, BatchOutcome]:
+    """What came of batches until now, in five queries."""
+    ids = list(specs)
+    if not ids:
+        return {}
+    counts, measured = _counts(session, ids), _measurements(session, ids)
+    applied, used, best = (
+        _applied(session, ids),
+        usage_of_batches(session, ids),
+        _best(session, specs),
+    )
+    return {
+        id_: BatchOutcome(
+            counts[id_], applied.get(id_, 0), measured[id_], used.get(id_, Usage()), best.get(id_)
+        )
+        for id_ in ids
+    }
 
 
 def _body(
@@ -145,29 +172,7 @@ def _measured_bases(
     return bodies
 
 
-@dataclass(frozen=True)
-class BatchCounts:
-    """The experiments of a batch by state, and how far they came. `capped`: a cap ended them."""
-
-    counts: Counts
-    patched: int = 0
-    started: int = 0
-    capped: int = 0
-
-    def funnel(self, applied: int) -> Funnel:
-        """`applied`: how many have a sample whose diff fitted."""
-        scored = self.counts.succeeded
-        return Funnel(
-            submitted=self.counts.total,
-            applied=max(applied, self.patched),
-            patched=self.patched,
-            # A scored experiment that shares a finished measurement was not started itself.
-            started=max(self.started, scored),
-            scored=scored,
-        )
-
-
-def counts_of(session: Session, batch_ids: Sequence[str]) -> Mapping[str, BatchCounts]:
+def _counts(session: Session, batch_ids: Sequence[str]) -> Mapping[str, BatchCounts]:
     """The experiments of batches, by batch, in one query."""
     table = schema.Experiment
     capped = and_(
@@ -292,7 +297,7 @@ def _unmet(found: waiting.Unmet) -> str:
     return f"live workers differ ({'; '.join(found.differences)})"
 
 
-def best_of(session: Session, specs: Mapping[str, MetricSpec]) -> dict[str, BestSummary]:
+def _best(session: Session, specs: Mapping[str, MetricSpec]) -> dict[str, BestSummary]:
     """The best experiment of each batch, by the metric over its seeds as it is shown; a batch
     without a result is left out. `specs`: the metrics of the batches, by id.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,7 +20,6 @@ from assay.contracts.batch import (
     SampleBody,
     Usage,
 )
-from assay.contracts.environment import MetricSpec
 from assay.contracts.search import (
     BestOfEpoch,
     EpochBody,
@@ -50,7 +49,7 @@ from assay.storage import (
 from assay.storage.retention import REMOVED_AT
 from services.implementer.context import Context
 from services.implementer.outcomes import BatchOutcome
-from services.implementer.views.batches import base_body, best_of, counts_of
+from services.implementer.views.batches import base_body, outcomes_of_finished
 from services.implementer.views.calls import (
     dollars,
     usage_of_implementations,
@@ -309,7 +308,7 @@ def search_bodies(
     used = usage_of_searches(session, ids)
     metrics = {row.id: environments.manifest(session, row.environment_id).metric for row in rows}
     specs = {each.batch_id: metrics[search] for search, of in finished.items() for each in of}
-    outcomes = context.finished.of(specs, lambda missing: _outcomes(session, specs, missing))
+    outcomes = outcomes_of_finished(context, session, specs)
     return [
         _search_body(
             row,
@@ -370,17 +369,6 @@ def _search_body(
     )
 
 
-def _outcomes(
-    session: Session, specs: Mapping[str, MetricSpec], batch_ids: Collection[str]
-) -> dict[str, BatchOutcome]:
-    counts = counts_of(session, list(batch_ids))
-    best = best_of(session, {id_: specs[id_] for id_ in batch_ids})
-    return {
-        id_: BatchOutcome(best.get(id_), of.counts.succeeded, of.counts.total)
-        for id_, of in counts.items()
-    }
-
-
 def _best_by_epoch(
     finished: Sequence[searches.FinishedEpoch],
     outcomes: Mapping[str, BatchOutcome],
@@ -401,8 +389,8 @@ def _best_by_epoch(
                 experiment=best.experiment if best else None,
                 metric=metric,
                 best_so_far=so_far,
-                scored=outcome.succeeded,
-                total=outcome.total,
+                scored=outcome.counts.counts.succeeded,
+                total=outcome.counts.counts.total,
             )
         )
     return found
