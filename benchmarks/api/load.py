@@ -102,7 +102,7 @@ def _of_tree(pid: int) -> float:
             times = process.cpu_times()
         except psutil.NoSuchProcess:
             continue
-        total += times.user + times.system + times.children_user + times.children_system
+        total += sum((times.user, times.system, times.children_user, times.children_system), 0.0)
     return total
 
 

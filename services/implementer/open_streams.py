@@ -1,7 +1,4 @@
-"""The number of open streams, which `streams.py` bounds.
-
-Every open stream asks the database several times a second.
-"""
+"""The number of open streams, which `streams.py` bounds: each holds a connection and a task."""
 
 from __future__ import annotations
 
