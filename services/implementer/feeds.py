@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
 from assay.storage.notices import Notifier
@@ -56,7 +56,7 @@ class Feed:
 
     def _heard(self) -> None:
         """A notice, in any thread."""
-        if not self._loop.is_closed():
+        with suppress(RuntimeError):  # the loop was closed, and its streams with it
             self._loop.call_soon_threadsafe(self._ring)
 
     def _ring(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from fastapi import Request, Response
@@ -97,7 +97,7 @@ async def event_stream(
     if await asyncio.to_thread(has_told_the_end, start):
         return Response(status_code=204)
 
-    async def lines() -> AsyncIterator[str]:
+    async def lines() -> AsyncGenerator[str, None]:
         last, sent_at = start, time.monotonic()
         with context.feeds.follow(source.key, source.key) as feed:
             while True:
@@ -172,7 +172,7 @@ def log_stream(
 ) -> EventStream:
     """A log from a byte offset on, until its end."""
 
-    async def lines() -> AsyncIterator[str]:
+    async def lines() -> AsyncGenerator[str, None]:
         offset, sent_at = start, time.monotonic()
         with context.feeds.follow(source.name, source.key) as feed:
             while True:
