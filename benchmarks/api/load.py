@@ -166,11 +166,11 @@ def compare(
 
 
 def _up(alone: dict[str, Any], loaded: dict[str, Any], parts: Sequence[str]) -> float:
-    each = [
-        sum(phase["cpu_s"][part] for part in parts) / max(1, phase["finished"])
+    before, beside = (
+        sum(float(phase["cpu_s"][part]) for part in parts) / max(1, phase["finished"])
         for phase in (alone, loaded)
-    ]
-    return round(each[1] / each[0] - 1, 3)
+    )
+    return round(beside / before - 1, 3)
 
 
 def _phase(
