@@ -24,7 +24,7 @@ from assay.storage.rows import get
 from services.implementer import codebases
 from services.implementer.context import Context
 from services.implementer.views.confirmations import experiment_bodies
-from services.implementer.views.measurements import measurement_body
+from services.implementer.views.measurements import measurement_bodies
 
 #: Codes of refusals.
 UNKNOWN_BASE, TOO_MANY_BASES = "unknown_base", "too_many_bases"
@@ -218,7 +218,7 @@ def _check_isolated(session: Session, confirming: str, again: str) -> None:
     row = get(session, schema.Experiment, confirming, "experiment")
     ids = experiment_bodies(session, [row])[0].measurements
     measured = [get(session, schema.Measurement, id_, "measurement") for id_ in ids]
-    if not all(measurement_body(session, each).promotable for each in measured):
+    if not all(body.promotable for body in measurement_bodies(session, measured)):
         raise Conflict(
             f"{confirming} was measured where its code could change its own result; start a "
             f"worker with a sandbox and confirm it there: {again}",

@@ -1,13 +1,10 @@
-"""The number of open streams, which `streams.py` bounds.
-
-Every open stream asks the database several times a second.
-"""
+"""The number of open streams, which `streams.py` bounds: each holds a connection and a task."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 
 from fastapi.responses import StreamingResponse
@@ -72,12 +69,18 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, lines: AsyncIterator[str], streams: OpenStreams, client: str) -> None:
+    def __init__(
+        self, lines: AsyncGenerator[str, None], streams: OpenStreams, client: str
+    ) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(lines, headers=headers)
+        self._lines = lines
         self._streams = streams
         self._client = client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._streams.one(self._client):
-            await super().__call__(scope, receive, send)
+            try:
+                await super().__call__(scope, receive, send)
+            finally:
+                await self._lines.aclose()  # a client may leave between two lines

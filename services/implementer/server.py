@@ -62,6 +62,7 @@ def _prepare(context: Context, connections: Connections, parts: Parts, url: str)
     parts.keep_trying("admit workers", lambda: _admit(context))
     parts.keep_trying("use the object store", context.store.check)
     connections.start_relay()
+    connections.deliver_notices()
     connections.keep_users()
     announce(api=url)
 

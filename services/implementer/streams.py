@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from fastapi import Request, Response
@@ -16,10 +17,12 @@ from assay.contracts.batch import EventBody
 from assay.storage import schema, searches
 from services.implementer.context import Context
 from services.implementer.open_streams import EventStream
+from services.implementer.telemetry import LogReading
 from services.implementer.views.batches import event_body, search_event_body
 
-POLL_SECONDS = 0.2
-KEEP_ALIVE_SECONDS = 15.0
+KEEP_ALIVE_SECONDS, KEEP_ALIVE = 15.0, ": keep-alive\n\n"
+#: Events that are read and sent together.
+_PAGE = 200
 BATCH_FINISHED = "batch.finished"
 
 
@@ -30,22 +33,24 @@ def wants_stream(request: Request) -> bool:
 
 def event_page(session: Session, batch_id: str, start: int, limit: int) -> list[EventBody]:
     """Events of a batch after the id `start`, oldest first."""
-    rows = session.scalars(
-        select(schema.Event)
+    rows = session.execute(
+        select(schema.Event, schema.Batch.search_id)
+        .join(schema.Batch, schema.Batch.id == schema.Event.batch_id)
         .where(schema.Event.batch_id == batch_id, schema.Event.id > start)
         .order_by(schema.Event.id)
         .limit(limit)
-    ).all()
-    search = session.scalars(
-        select(schema.Batch.search_id).where(schema.Batch.id == batch_id)
-    ).one_or_none()
-    return [event_body(row, search) for row in rows]
+    )
+    return [event_body(row, search) for row, search in rows]
 
 
 @dataclass(frozen=True)
 class EventSource:
-    """What a stream of events reads, by the id after which it reads, and the types that end it."""
+    """What a stream of events reads, by the id after which it reads, and the types that end it.
 
+    `key`: what is noted with every such event.
+    """
+
+    key: str
     page: Callable[[Session, int, int], list[EventBody]]
     has_told_the_end: Callable[[Session, int], bool]
     last: tuple[str, ...]
@@ -54,6 +59,7 @@ class EventSource:
 def of_batch(batch_id: str) -> EventSource:
     """The events of a batch; the last says that it has finished."""
     return EventSource(
+        batch_id,
         lambda session, start, limit: event_page(session, batch_id, start, limit),
         lambda session, start: _told_before(session, batch_id, start),
         (BATCH_FINISHED,),
@@ -63,6 +69,7 @@ def of_batch(batch_id: str) -> EventSource:
 def of_search(search_id: str) -> EventSource:
     """The events of a search; the last says that it is finished or cancelled."""
     return EventSource(
+        search_id,
         lambda session, start, limit: search_event_page(session, search_id, start, limit),
         lambda session, start: searches.has_told_the_end(session, search_id, start),
         searches.ENDED,
@@ -83,10 +90,6 @@ async def event_stream(
     that has too many streams open, 429.
     """
 
-    def read(last: int) -> list[EventBody]:
-        with context.db.read() as session:
-            return source.page(session, last, 200)
-
     def has_told_the_end(last: int) -> bool:
         with context.db.read() as session:
             return source.has_told_the_end(session, last)
@@ -94,23 +97,51 @@ async def event_stream(
     if await asyncio.to_thread(has_told_the_end, start):
         return Response(status_code=204)
 
-    async def lines() -> AsyncIterator[str]:
-        last, idle = start, 0.0
-        while not await request.is_disconnected():
-            events = await asyncio.to_thread(read, last)
-            for event in events:
-                last, idle = event.id, 0.0
-                yield frame(str(event.id), event.type, event.model_dump_json())
-                if event.type in source.last and await asyncio.to_thread(has_told_the_end, last):
+    async def lines() -> AsyncGenerator[str, None]:
+        last, sent_at = start, time.monotonic()
+        with context.feeds.follow(source.key, source.key) as feed:
+            while True:
+                version = feed.version
+                found = await feed.read(last, lambda last: _read(context, source, last))
+                if found.count:
+                    last, sent_at = found.last, time.monotonic()
+                    yield found.text
+                if found.is_end:
                     return
-            if not events:
-                await asyncio.sleep(POLL_SECONDS)
-                idle += POLL_SECONDS
-                if idle >= KEEP_ALIVE_SECONDS:
-                    idle = 0.0
-                    yield ": keep-alive\n\n"
+                if found.count < _PAGE:
+                    await feed.changed(version, _until_keep_alive(sent_at))
+                if not _until_keep_alive(sent_at):
+                    sent_at = time.monotonic()
+                    yield KEEP_ALIVE
 
     return EventStream(lines(), context.streams, client_of(request, context, owner))
+
+
+@dataclass(frozen=True)
+class _Frames:
+    """A page of events as it is sent, made once for all streams that send it."""
+
+    text: str
+    last: int
+    count: int
+    is_end: bool
+
+
+def _read(context: Context, source: EventSource, start: int) -> _Frames:
+    with context.db.read() as session:
+        events = source.page(session, start, _PAGE)
+        is_end = False
+        for number, event in enumerate(events, 1):
+            if event.type in source.last and source.has_told_the_end(session, event.id):
+                events, is_end = events[:number], True
+                break
+    text = "".join(frame(str(e.id), e.type, e.model_dump_json()) for e in events)
+    return _Frames(text, events[-1].id if events else start, len(events), is_end)
+
+
+def _until_keep_alive(sent_at: float) -> float:
+    """Seconds until a stream that was silent since then has to send something."""
+    return max(0.0, sent_at + KEEP_ALIVE_SECONDS - time.monotonic())
 
 
 def _told_before(session: Session, batch_id: str, start: int) -> bool:
@@ -124,31 +155,43 @@ def _told_before(session: Session, batch_id: str, start: int) -> bool:
     return last is not None and last.type == BATCH_FINISHED
 
 
-def log_stream(
-    request: Request,
-    context: Context,
-    owner: str,
-    read: Callable[[int], tuple[bytes, int, bool]],
-    start: int,
-) -> EventStream:
-    """A log from a byte offset on, until its end; `read(offset)` gives bytes, next and ended."""
+@dataclass(frozen=True)
+class LogSource:
+    """What a stream of a log reads, by a byte offset.
 
-    async def lines() -> AsyncIterator[str]:
-        offset, idle = start, 0.0
-        while not await request.is_disconnected():
-            data, offset, ended = await asyncio.to_thread(read, offset)
-            if data:
-                idle = 0.0
-                yield frame(str(offset), "log", json.dumps({"data": _text(data)}))
-            elif ended:
-                yield frame(str(offset), "end", "{}")
-                return
-            else:
-                await asyncio.sleep(POLL_SECONDS)
-                idle += POLL_SECONDS
-                if idle >= KEEP_ALIVE_SECONDS:
-                    idle = 0.0
-                    yield ": keep-alive\n\n"
+    `key`: what is noted when the owner of the log changes; of a growing log, its measurement is.
+    """
+
+    name: str
+    key: str
+    read: Callable[[int], LogReading]
+
+
+def log_stream(
+    request: Request, context: Context, owner: str, source: LogSource, start: int
+) -> EventStream:
+    """A log from a byte offset on, until its end."""
+
+    async def lines() -> AsyncGenerator[str, None]:
+        offset, sent_at = start, time.monotonic()
+        with context.feeds.follow(source.name, source.key) as feed:
+            while True:
+                version = feed.version
+                found = await feed.read(offset, source.read)
+                if found.measurement is not None and feed.also(found.measurement):
+                    continue  # it may have grown before its notices were asked for
+                offset = found.next_offset
+                if found.data:
+                    sent_at = time.monotonic()
+                    yield frame(str(offset), "log", json.dumps({"data": _text(found.data)}))
+                elif found.ended:
+                    yield frame(str(offset), "end", "{}")
+                    return
+                else:
+                    await feed.changed(version, _until_keep_alive(sent_at))
+                if not _until_keep_alive(sent_at):
+                    sent_at = time.monotonic()
+                    yield KEEP_ALIVE
 
     return EventStream(lines(), context.streams, client_of(request, context, owner))
 

@@ -21,17 +21,22 @@ Row = TypeVar("Row", schema.CurvePoint, schema.SystemPoint)
 
 
 class LogReading(NamedTuple):
-    """Bytes of a log, where the next ones start, and whether there will be none."""
+    """Bytes of a log, where the next ones start, and whether there will be none.
+
+    `measurement`: whose log it is, once that is known.
+    """
 
     data: bytes
     next_offset: int
     ended: bool
+    measurement: str | None = None
 
 
 @dataclass(frozen=True)
 class LogPlace:
     """Where the bytes of a log from `offset` on lie: known within a transaction, read after it."""
 
+    measurement: str
     offset: int
     limit: int
     parts: list[logs.Part] = field(default_factory=list)
@@ -42,7 +47,7 @@ class LogPlace:
         `ended`: the writer had ended when the place was found, so that no bytes means no more.
         """
         data = logs.read(store, self.parts, self.offset, self.limit)
-        return LogReading(data, self.offset + len(data), ended and not data)
+        return LogReading(data, self.offset + len(data), ended and not data, self.measurement)
 
 
 def latest_attempt(session: Session, measurement_id: str) -> str | None:
@@ -61,7 +66,7 @@ def find_log(
     """Where up to `limit` bytes of a measurement's log are."""
     attempt = latest_attempt(session, measurement_id)
     parts = logs.find(session, attempt, stream, offset, limit) if attempt else []
-    return LogPlace(offset, limit, parts)
+    return LogPlace(measurement_id, offset, limit, parts)
 
 
 def log_response(reading: LogReading) -> PlainTextResponse:

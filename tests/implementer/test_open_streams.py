@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -145,7 +145,7 @@ def run(stream: EventStream, *, fails: bool) -> None:
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_stream_whose_lines_were_never_asked_for_is_counted_down(fails: bool) -> None:
-    async def lines() -> AsyncIterator[str]:
+    async def lines() -> AsyncGenerator[str, None]:
         await asyncio.sleep(60)
         yield "never"
 

@@ -10,7 +10,7 @@ from services.implementer.dependencies import ContextDep, OwnerDep
 from services.implementer.pages.rendering import render
 from services.implementer.pages.routing import page_router
 from services.implementer.routers import meta
-from services.implementer.views.batches import batch_body
+from services.implementer.views.batches import batch_bodies
 from services.implementer.views.dashboard import (
     capacity,
     queue_counts,
@@ -19,7 +19,7 @@ from services.implementer.views.dashboard import (
 )
 
 router = page_router()
-#: Batches whose reasons to wait are looked up; each takes several queries.
+#: Batches whose reasons to wait are looked up.
 _MOST_WAITING = 10
 
 
@@ -31,10 +31,8 @@ def workers(request: Request, context: ContextDep, owner: OwnerDep) -> Response:
         running = defaultdict(list)
         for attempt in running_attempts(session, owner):
             running[attempt.worker].append(attempt)
-        waiting = [
-            batch_body(context, session, row)
-            for row in unfinished_batches(session, owner, _MOST_WAITING)
-        ]
+        unfinished = unfinished_batches(session, owner, _MOST_WAITING)
+        waiting = batch_bodies(context, session, unfinished)
         queue, together = queue_counts(session), capacity(session)
     return render(
         request,

@@ -33,7 +33,7 @@ from services.implementer.dependencies import (
 )
 from services.implementer.paging import after, page_of
 from services.implementer.streams import event_page, event_stream, of_batch, wants_stream
-from services.implementer.views.batches import batch_body
+from services.implementer.views.batches import batch_bodies, batch_body
 from services.implementer.views.calls import call_body
 
 router = APIRouter(tags=["batches"])
@@ -144,9 +144,9 @@ def list_(
         query = query.where(schema.Batch.id < str(last))
     with context.db.read() as session:
         rows = session.scalars(query.order_by(schema.Batch.id.desc()).limit(page.limit + 1)).all()
-        return page_of(
-            rows, page, filters, lambda r: r.id, lambda r: batch_body(context, session, r)
-        )
+        shown = batch_bodies(context, session, rows[: page.limit])
+        bodies = {body.id: body for body in shown}
+        return page_of(rows, page, filters, lambda r: r.id, lambda r: bodies[r.id])
 
 
 def owned_batch(session: Session, batch_id: str, owner: str) -> schema.Batch:
@@ -241,10 +241,15 @@ async def events(
     A stream resumes after `Last-Event-ID` and ends after `batch.finished`.
     """
     start = max(after_id, last_event_id or 0)
-    found = await run_in_threadpool(_event_page, context, batch_id, owner, start, page)
-    if wants_stream(request):
-        return await event_stream(request, context, owner, of_batch(batch_id), start)
-    return found
+    if not wants_stream(request):
+        return await run_in_threadpool(_event_page, context, batch_id, owner, start, page)
+    await run_in_threadpool(_check_owner, context, batch_id, owner)
+    return await event_stream(request, context, owner, of_batch(batch_id), start)
+
+
+def _check_owner(context: Context, batch_id: str, owner: str) -> None:
+    with context.db.read() as session:
+        owned_batch(session, batch_id, owner)
 
 
 def _event_page(

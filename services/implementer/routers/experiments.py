@@ -50,13 +50,13 @@ from services.implementer.dependencies import (
 from services.implementer.owned import batch_of, owned_experiment
 from services.implementer.paging import after, page_of, position_of
 from services.implementer.routers.batches import PRICED, DryRunQuery, owned_batch, submit
-from services.implementer.streams import log_stream, wants_stream
+from services.implementer.streams import LogSource, log_stream, wants_stream
 from services.implementer.telemetry import LogReading, Stream
 from services.implementer.views.confirmations import experiment_bodies
 from services.implementer.views.measurements import (
     artifact_bodies,
     implementation_body,
-    measurement_body,
+    measurement_bodies,
 )
 
 router = APIRouter(tags=["experiments"])
@@ -331,11 +331,14 @@ def logs(
             place = telemetry.find_log(session, measurement, stream, start, limit)
         return place.read(context.store, ended=ended)
 
-    first = reading(offset)
-    if wants_stream(request):
-        start = offset if last_event_id is None else last_event_id
-        return log_stream(request, context, owner, reading, start)
-    return telemetry.log_response(first)
+    if not wants_stream(request):
+        return telemetry.log_response(reading(offset))
+    with context.db.read() as session:
+        batch = owned_experiment(session, experiment_id, owner).batch_id
+    # With another limit it is read in other pieces.
+    source = LogSource(f"{experiment_id} {stream} {limit}", batch, reading)
+    start = offset if last_event_id is None else last_event_id
+    return log_stream(request, context, owner, source, start)
 
 
 @router.get("/experiments/{experiment_id}/curves")
@@ -372,7 +375,7 @@ def result(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> Resul
             get(session, schema.Measurement, measurement, "measurement")
             for measurement in body.measurements
         ]
-        bodies = [measurement_body(session, m) for m in rows]
+        bodies = measurement_bodies(session, rows)
         return ResultBody(
             experiment=row.id,
             metric_name=body.metric_name,

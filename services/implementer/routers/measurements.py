@@ -29,7 +29,11 @@ from services.implementer.dependencies import (
 from services.implementer.owned import owned_experiment
 from services.implementer.paging import after, page_of
 from services.implementer.telemetry import Stream
-from services.implementer.views.measurements import artifact_bodies, measurement_body
+from services.implementer.views.measurements import (
+    artifact_bodies,
+    measurement_bodies,
+    measurement_body,
+)
 
 router = APIRouter(tags=["measurements"])
 
@@ -68,7 +72,9 @@ def list_(
             of_hosts = (table.kind == MeasurementKind.CONTROL.value) & (table.owner == OWN_OWNER)
             query = query.where((table.owner == owner) | of_hosts)
         rows = session.scalars(query.limit(page.limit + 1)).all()
-        return page_of(rows, page, filters, lambda r: r.id, lambda r: measurement_body(session, r))
+        shown = measurement_bodies(session, rows[: page.limit])
+        bodies = {body.id: body for body in shown}
+        return page_of(rows, page, filters, lambda r: r.id, lambda r: bodies[r.id])
 
 
 def visible_measurement(session: Session, measurement_id: str, owner: str) -> schema.Measurement:

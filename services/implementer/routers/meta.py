@@ -16,7 +16,7 @@ from assay.contracts.worker import WorkerBody
 from assay.storage import schema
 from services.implementer.dependencies import ContextDep, get_owner, may_scrape
 from services.implementer.health import readiness
-from services.implementer.views.measurements import worker_body
+from services.implementer.views.measurements import worker_bodies
 
 router = APIRouter()
 
@@ -69,4 +69,4 @@ def list_workers(context: ContextDep) -> Page[WorkerBody]:
             .where(schema.Worker.incarnation != "")
             .order_by(schema.Worker.name)
         ).all()
-        return Page(data=[worker_body(session, row) for row in rows])
+        return Page(data=worker_bodies(session, rows))

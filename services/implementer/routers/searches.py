@@ -242,10 +242,15 @@ async def events(
     events of its batch.
     """
     start = max(after_id, last_event_id or 0)
-    found = await run_in_threadpool(_event_page, context, search_id, owner, start, page)
-    if wants_stream(request):
-        return await event_stream(request, context, owner, of_search(search_id), start)
-    return found
+    if not wants_stream(request):
+        return await run_in_threadpool(_event_page, context, search_id, owner, start, page)
+    await run_in_threadpool(_check_owner, context, search_id, owner)
+    return await event_stream(request, context, owner, of_search(search_id), start)
+
+
+def _check_owner(context: Context, search_id: str, owner: str) -> None:
+    with context.db.read() as session:
+        owned_search(session, search_id, owner)
 
 
 def _event_page(

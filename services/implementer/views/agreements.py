@@ -7,7 +7,8 @@ counted with (`VERDICT_BITS` of `domain/rounding.py`), and a reproduction has no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import select
@@ -20,7 +21,6 @@ from assay.domain.rounding import shown, shown_or_none
 from assay.domain.states import TERMINAL_EXPERIMENT
 from assay.storage import measurements, repairs, schema
 from assay.storage.measurements import Scored
-from assay.storage.rows import get
 from services.implementer.views.verdicts import BaselineStats
 
 _TERMINAL = {s.value for s in TERMINAL_EXPERIMENT}
@@ -44,21 +44,56 @@ def agreement_bodies(
 
     `ideas`: those of the experiments, by id.
     """
-    found = {}
+    pairs = {}
     for row in rows:
         reproduced = ideas[row.idea_id].reproduces
         if reproduced is not None and row.state in _TERMINAL:
-            found[row.id] = _agreement(session, row, reproduced)
-    return found
+            pairs[row.id] = reproduced
+    if not pairs:
+        return {}
+    originals = _originals(session, set(pairs.values()))
+    batches = {each.batch.id: each.batch for each in originals.values()}
+    bases: dict[str, set[str | None]] = defaultdict(set)
+    for each in originals.values():
+        bases[each.batch.id].add(each.base)
+    stats = BaselineStats.of_batches(session, ((batches[id_], of) for id_, of in bases.items()))
+    seeds = _seeds(session, {*pairs, *pairs.values()})
+    return {
+        id_: _agreement(
+            reproduced,
+            stats[originals[reproduced].batch.id][originals[reproduced].base],
+            seeds.get(reproduced, {}),
+            seeds.get(id_, {}),
+        )
+        for id_, reproduced in pairs.items()
+    }
 
 
-def _agreement(session: Session, row: schema.Experiment, reproduced: str) -> AgreementBody:
-    original = get(session, schema.Experiment, reproduced, "experiment")
-    batch = get(session, schema.Batch, original.batch_id, "batch")
-    base = get(session, schema.Idea, original.idea_id, "idea").base_id
-    stats = BaselineStats.of_all(session, batch, [base])[base]
-    before = {seed: found.scored for seed, found in _seeds(session, reproduced).items()}
-    now = _seeds(session, row.id)
+class _Original(NamedTuple):
+    """What is measured again: its batch, and the codebase that it is compared with."""
+
+    batch: schema.Batch
+    base: str | None
+
+
+def _originals(session: Session, ids: Collection[str]) -> dict[str, _Original]:
+    table, idea, batch = schema.Experiment, schema.Idea, schema.Batch
+    rows = session.execute(
+        select(table.id, batch, idea.base_id)
+        .join(batch, batch.id == table.batch_id)
+        .join(idea, idea.id == table.idea_id)
+        .where(table.id.in_(ids))
+    )
+    return {id_: _Original(found, base) for id_, found, base in rows}
+
+
+def _agreement(
+    reproduced: str,
+    stats: BaselineStats,
+    was: Mapping[int, _Seed],
+    now: Mapping[int, _Seed],
+) -> AgreementBody:
+    before = {seed: found.scored for seed, found in was.items()}
     old = {seed: scored for seed, scored in before.items() if scored is not None}
     new = {seed: found.scored for seed, found in now.items() if found.scored is not None}
     failed = [seed for seed, found in now.items() if _is_of_code(found.failure)]
@@ -106,16 +141,17 @@ def _seed_body(seed: int, before: Scored, now: _Seed | None) -> SeedAgreementBod
     )
 
 
-def _seeds(session: Session, experiment_id: str) -> dict[int, _Seed]:
-    """What the measurements that decide an experiment came to, by seed."""
+def _seeds(session: Session, ids: Collection[str]) -> dict[str, dict[int, _Seed]]:
+    """What the measurements that decide experiments came to, by experiment and seed."""
     link, table = schema.ExperimentMeasurement, schema.Measurement
-    found = {}
-    for seed, failure, *scored in session.execute(
-        select(table.seed, table.failure, *measurements.SCORED)
+    found: dict[str, dict[int, _Seed]] = defaultdict(dict)
+    for experiment, seed, failure, *scored in session.execute(
+        select(link.experiment_id, table.seed, table.failure, *measurements.SCORED)
         .join(link, link.measurement_id == table.id)
         .outerjoin(schema.Result, schema.Result.measurement_id == table.id)
-        .where(link.experiment_id == experiment_id, link.role == repairs.SCORE)
+        .where(link.experiment_id.in_(ids), link.role == repairs.SCORE)
         .order_by(table.seed, table.id)
     ):
-        found[seed] = _Seed(None if scored[0] is None else Scored(*scored), failure)
+        scores = None if scored[0] is None else Scored(*scored)
+        found[experiment][seed] = _Seed(scores, failure)
     return found

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
+from itertools import chain
+from typing import Any
 
-from sqlalchemy import ColumnElement, case, func, select
+from sqlalchemy import and_, case, func, select
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import (
@@ -15,12 +18,12 @@ from assay.contracts.batch import (
     BestSummary,
     Counts,
     EventBody,
-    Funnel,
     Links,
     MeasuredBaseBody,
     MeasurementCounts,
+    Usage,
 )
-from assay.contracts.caps import CapBody
+from assay.contracts.caps import CapBody, Limit
 from assay.contracts.environment import MetricSpec
 from assay.domain.metrics import Direction, Judged, is_better
 from assay.domain.rounding import shown, whole
@@ -29,16 +32,86 @@ from assay.storage import bases, caps, disclosure, repairs, schema, waiting
 from assay.storage.bases import Base
 from assay.storage.calls import Payer
 from services.implementer.context import Context
-from services.implementer.views.calls import usage
+from services.implementer.outcomes import BatchCounts, BatchOutcome
+from services.implementer.views.calls import usage_of_batches
 from services.implementer.views.verdicts import BaselineStats
 
 
 def batch_body(context: Context, session: Session, batch: schema.Batch) -> BatchBody:
     """A batch with its counts, funnel, usage, baseline and best result."""
-    of_batch = bases.of_batch(session, batch.id)
-    stats = BaselineStats.of_all(session, batch, [None, *(base.codebase for base in of_batch)])
+    return batch_bodies(context, session, [batch])[0]
+
+
+def batch_bodies(
+    context: Context, session: Session, rows: Sequence[schema.Batch]
+) -> list[BatchBody]:
+    """Batches with their counts, funnels, usages, baselines and best results.
+
+    The number of queries depends on how many settings (environment, profile, conditions, seeds of
+    the baseline) the batches have, not on how many batches there are.
+    """
+    if not rows:
+        return []
+    ids = [row.id for row in rows]
+    based_on = bases.of_batches(session, ids)
+    stats = BaselineStats.of_batches(
+        session, [(row, [None, *(base.codebase for base in based_on[row.id])]) for row in rows]
+    )
+    specs = {row.id: stats[row.id][None].metric for row in rows}
+    finished = [row.id for row in rows if row.finished_at is not None]
+    outcomes = outcomes_of_finished(context, session, {id_: specs[id_] for id_ in finished})
+    outcomes |= _outcomes(session, {id_: specs[id_] for id_ in ids if id_ not in outcomes})
+    under, waits_for = _caps(context, session, rows), _waits_for(context, session, rows)
+    return [
+        _body(
+            row,
+            stats[row.id],
+            counts=outcomes[row.id].counts.counts,
+            measurements=outcomes[row.id].measurements,
+            funnel=outcomes[row.id].funnel,
+            usage=outcomes[row.id].usage,
+            caps=under[row.id],
+            not_done=outcomes[row.id].counts.capped,
+            waits_for=waits_for.get(row.id, []),
+            bases=_measured_bases(based_on[row.id], stats[row.id]),
+            best=outcomes[row.id].best,
+        )
+        for row in rows
+    ]
+
+
+def outcomes_of_finished(
+    context: Context, session: Session, specs: Mapping[str, MetricSpec]
+) -> dict[str, BatchOutcome]:
+    """What came of finished batches, by id; mostly without a query. `specs`: their metrics."""
+    return context.finished.of(
+        specs, lambda missing: _outcomes(session, {id_: specs[id_] for id_ in missing})
+    )
+
+
+def _outcomes(session: Session, specs: Mapping[str, MetricSpec]) -> dict[str, BatchOutcome]:
+    """What came of batches until now, in five queries."""
+    ids = list(specs)
+    if not ids:
+        return {}
+    counts, measured = _counts(session, ids), _measurements(session, ids)
+    applied, used, best = (
+        _applied(session, ids),
+        usage_of_batches(session, ids),
+        _best(session, specs),
+    )
+    return {
+        id_: BatchOutcome(
+            counts[id_], applied.get(id_, 0), measured[id_], used.get(id_, Usage()), best.get(id_)
+        )
+        for id_ in ids
+    }
+
+
+def _body(
+    batch: schema.Batch, stats: Mapping[str | None, BaselineStats], **found: Any
+) -> BatchBody:
     baseline, own = stats[None].exact, stats[None]
-    counts, funnel = _counts(session, batch.id)
     path = f"/v1/batches/{batch.id}"
     return BatchBody(
         id=batch.id,
@@ -51,14 +124,6 @@ def batch_body(context: Context, session: Session, batch: schema.Batch) -> Batch
         executor=batch.executor,
         ideator=batch.ideator,
         state=batch.state,
-        counts=counts,
-        measurements=_measurements(session, batch.id),
-        funnel=funnel,
-        usage=usage(session, batch_id=batch.id),
-        caps=_caps(context, session, batch),
-        not_done=_not_done(session, batch.id),
-        waits_for=_waits_for(context, session, batch),
-        bases=_measured_bases(of_batch, stats),
         baseline=BaselineSummary(
             mean=shown(baseline.mean) if baseline else None,
             spread=shown(baseline.spread) if baseline and baseline.n > 1 else None,
@@ -66,7 +131,6 @@ def batch_body(context: Context, session: Session, batch: schema.Batch) -> Batch
             pending=own.pending,
             failed=own.failed,
         ),
-        best=best(session, [batch.id], own.metric),
         options=caps.options_of(batch),
         search=batch.search_id,
         epoch=batch.epoch,
@@ -76,6 +140,7 @@ def batch_body(context: Context, session: Session, batch: schema.Batch) -> Batch
         links=Links(
             self=path, experiments=f"/v1/experiments?batch={batch.id}", events=f"{path}/events"
         ),
+        **found,
     )
 
 
@@ -107,72 +172,97 @@ def _measured_bases(
     return bodies
 
 
-def _counts(session: Session, batch_id: str) -> tuple[Counts, Funnel]:
+def _counts(session: Session, batch_ids: Sequence[str]) -> Mapping[str, BatchCounts]:
+    """The experiments of batches, by batch, in one query."""
     table = schema.Experiment
+    capped = and_(
+        table.state == ExperimentState.FAILED.value,
+        table.failure["code"].as_string().in_([cap.value for cap in caps.CAP_CODES]),
+    )
     rows = session.execute(
         select(
+            table.batch_id,
             table.state,
             func.count(),
-            func.sum(case((table.codebase_id.is_not(None), 1), else_=0)),
+            func.count(table.codebase_id),
             func.sum(case((table.was_started.is_(True), 1), else_=0)),
+            func.sum(case((capped, 1), else_=0)),
         )
-        .where(table.batch_id == batch_id)
-        .group_by(table.state)
-    ).all()
-    by_state = {state: n for state, n, _, _ in rows}
-    total = sum(by_state.values())
-    scored = by_state.get(ExperimentState.SUCCEEDED.value, 0)
-    patched, started = sum(row[2] for row in rows), sum(row[3] for row in rows)
-    applied = session.scalars(
-        select(func.count(func.distinct(table.id)))
+        .where(table.batch_id.in_(batch_ids))
+        .group_by(table.batch_id, table.state)
+    )
+    by_state: dict[str, dict[str, int]] = {id_: {} for id_ in batch_ids}
+    sums: dict[str, list[int]] = {id_: [0, 0, 0] for id_ in batch_ids}
+    for batch_id, state, number, *more in rows:
+        by_state[batch_id][state] = number
+        sums[batch_id] = [a + b for a, b in zip(sums[batch_id], more, strict=True)]
+    return {
+        id_: BatchCounts(Counts(total=sum(found.values()), **found), *sums[id_])
+        for id_, found in by_state.items()
+    }
+
+
+def _applied(session: Session, batch_ids: Sequence[str]) -> Mapping[str, int]:
+    """How many experiments have a sample whose diff fitted, by batch."""
+    table = schema.Experiment
+    rows = session.execute(
+        select(table.batch_id, func.count(func.distinct(table.id)))
         .join(schema.Implementation, schema.Implementation.experiment_id == table.id)
         .join(schema.Sample, schema.Sample.implementation_id == schema.Implementation.id)
-        .where(table.batch_id == batch_id, schema.Sample.fitted)
-    ).one()
-    return (
-        Counts(total=total, **by_state),
-        Funnel(
-            submitted=total,
-            applied=max(applied, patched),
-            patched=patched,
-            # A scored experiment that shares a finished measurement was not started itself.
-            started=max(started, scored),
-            scored=scored,
-        ),
+        .where(table.batch_id.in_(batch_ids), schema.Sample.fitted)
+        .group_by(table.batch_id)
     )
+    return dict(rows.all())
 
 
-def _measurements(session: Session, batch_id: str) -> MeasurementCounts:
+def _measurements(session: Session, batch_ids: Sequence[str]) -> Mapping[str, MeasurementCounts]:
     link, table = schema.ExperimentMeasurement, schema.Measurement
+    batch = schema.Experiment.batch_id
     rows = session.execute(
-        select(table.state, func.count(func.distinct(table.id)))
+        select(batch, table.state, func.count(func.distinct(table.id)))
         .join(link, link.measurement_id == table.id)
         .join(schema.Experiment, schema.Experiment.id == link.experiment_id)
-        .where(schema.Experiment.batch_id == batch_id, link.role == repairs.SCORE)
-        .group_by(table.state)
-    ).all()
-    by_state: dict[str, int] = dict(rows)
-    return MeasurementCounts(total=sum(by_state.values()), **by_state)
+        .where(batch.in_(batch_ids), link.role == repairs.SCORE)
+        .group_by(batch, table.state)
+    )
+    by_state: dict[str, dict[str, int]] = {id_: {} for id_ in batch_ids}
+    for batch_id, state, number in rows:
+        by_state[batch_id][state] = number
+    return {
+        id_: MeasurementCounts(total=sum(found.values()), **found)
+        for id_, found in by_state.items()
+    }
 
 
-def _caps(context: Context, session: Session, batch: schema.Batch) -> list[CapBody]:
-    """The caps of a batch, with what counts against them."""
-    options = caps.options_of(batch)
-    payer = Payer(batch.owner, batch.id, batch.search_id, "")
-    allowed = caps.all_of(session, payer, options, context.settings.caps)
-    found = []
-    for limit in allowed.limits(batch.id, batch.search_id, batch.owner):
-        used = caps.used(context.db, session, limit, payer)
-        found.append(
-            CapBody(
-                scope=limit.scope,
-                kind=limit.kind,
-                limit=f"{limit.most:f}",
-                used=f"{_shown_use(used):f}",
-                reached=used >= limit.most,
-            )
-        )
-    return found
+def _caps(
+    context: Context, session: Session, rows: Sequence[schema.Batch]
+) -> dict[str, list[CapBody]]:
+    """The caps of batches, with what counts against them."""
+    ids = {row.search_id for row in rows if row.search_id}
+    # The session finds those that are held, so that `all_of` asks for none of them by itself.
+    _held = session.scalars(select(schema.Search).where(schema.Search.id.in_(ids))).all()
+    limits: dict[str, list[tuple[Limit, Payer]]] = {}
+    for row in rows:
+        payer = Payer(row.owner, row.id, row.search_id, "")
+        allowed = caps.all_of(session, payer, caps.options_of(row), context.settings.caps)
+        limits[row.id] = [
+            (limit, payer) for limit in allowed.limits(row.id, row.search_id, row.owner)
+        ]
+    used = caps.used_by(context.db, session, chain.from_iterable(limits.values()))
+    return {
+        id_: [_cap_body(limit, caps.used(used, limit, payer)) for limit, payer in of]
+        for id_, of in limits.items()
+    }
+
+
+def _cap_body(limit: Limit, used: Decimal | float) -> CapBody:
+    return CapBody(
+        scope=limit.scope,
+        kind=limit.kind,
+        limit=f"{limit.most:f}",
+        used=f"{_shown_use(used):f}",
+        reached=used >= limit.most,
+    )
 
 
 def _shown_use(used: Decimal | float) -> Decimal | float:
@@ -180,20 +270,25 @@ def _shown_use(used: Decimal | float) -> Decimal | float:
     return used if isinstance(used, Decimal) else whole(used * 3600) / 3600
 
 
-def _waits_for(context: Context, session: Session, batch: schema.Batch) -> list[str]:
-    if batch.finished_at is not None:
-        return []
-    now, said = context.db.now(session), []
-    for found in waiting.of_batch(context.db, session, batch.id):
-        what = "1 measurement" if found.number == 1 else f"{found.number} measurements"
-        if isinstance(found, waiting.Pause):
-            seconds = max(0.0, (found.at - now).total_seconds())
-            said.append(f"{what} to be tried again after {found.code}, in {seconds:.0f} s")
-        elif isinstance(found, waiting.Unmet):
-            said.append(f"{what} under {found.conditions}: {_unmet(found)}")
-        else:
-            said.append(f"{what} for a worker of {found.hardware_class}: none can take work")
-    return said
+def _waits_for(
+    context: Context, session: Session, rows: Sequence[schema.Batch]
+) -> dict[str, list[str]]:
+    open_ = [row.id for row in rows if row.finished_at is None]
+    if not open_:
+        return {}
+    now = context.db.now(session)
+    found = waiting.of_batches(context.db, session, open_)
+    return {id_: [_waiting(each, now) for each in of] for id_, of in found.items()}
+
+
+def _waiting(found: waiting.Pause | waiting.Want | waiting.Unmet, now: datetime) -> str:
+    what = "1 measurement" if found.number == 1 else f"{found.number} measurements"
+    if isinstance(found, waiting.Pause):
+        seconds = max(0.0, (found.at - now).total_seconds())
+        return f"{what} to be tried again after {found.code}, in {seconds:.0f} s"
+    if isinstance(found, waiting.Unmet):
+        return f"{what} under {found.conditions}: {_unmet(found)}"
+    return f"{what} for a worker of {found.hardware_class}: none can take work"
 
 
 def _unmet(found: waiting.Unmet) -> str:
@@ -202,48 +297,37 @@ def _unmet(found: waiting.Unmet) -> str:
     return f"live workers differ ({'; '.join(found.differences)})"
 
 
-def _not_done(session: Session, batch_id: str) -> int:
-    """Experiments that a cap ended."""
-    code = schema.Experiment.failure["code"].as_string()
-    return session.scalars(
-        select(func.count()).where(
-            schema.Experiment.batch_id == batch_id,
-            schema.Experiment.state == ExperimentState.FAILED.value,
-            code.in_([cap.value for cap in caps.CAP_CODES]),
-        )
-    ).one()
-
-
-def best(session: Session, batch_ids: list[str], spec: MetricSpec) -> BestSummary | None:
-    """The best experiment of some batches, by the metric over its seeds as it is shown.
+def _best(session: Session, specs: Mapping[str, MetricSpec]) -> dict[str, BestSummary]:
+    """The best experiment of each batch, by the metric over its seeds as it is shown; a batch
+    without a result is left out. `specs`: the metrics of the batches, by id.
 
     The first of equals: an exact comparison would show which of them is better.
     """
     link, table = schema.ExperimentMeasurement, schema.Experiment
     metric = disclosure.SHOWN_METRIC
-    if spec.judged is Judged.METHOD:
-        over_seeds: ColumnElement[float] = func.avg(metric)
-    else:
-        is_lower = spec.direction is Direction.MINIMIZE
-        over_seeds = func.min(metric) if is_lower else func.max(metric)
     rows = session.execute(
-        select(table.id, over_seeds)
+        select(table.batch_id, table.id, func.avg(metric), func.min(metric), func.max(metric))
         .join(link, link.experiment_id == table.id)
         .join(schema.Result, schema.Result.measurement_id == link.measurement_id)
         .where(
-            table.batch_id.in_(batch_ids),
+            table.batch_id.in_(list(specs)),
             table.state == ExperimentState.SUCCEEDED.value,
             link.role == repairs.SCORE,
         )
         .group_by(table.id, table.batch_id, table.position)
         .order_by(table.batch_id, table.position)
-    ).all()
-    winner: BestSummary | None = None
-    for experiment, found in rows:
-        number = shown(found)
+    )
+    winners: dict[str, BestSummary] = {}
+    for batch_id, experiment, average, lowest, highest in rows:
+        spec = specs[batch_id]
+        if spec.judged is Judged.METHOD:
+            found = average
+        else:
+            found = lowest if spec.direction is Direction.MINIMIZE else highest
+        number, winner = shown(found), winners.get(batch_id)
         if winner is None or is_better(spec.direction, number, winner.metric):
-            winner = BestSummary(experiment=experiment, metric=number)
-    return winner
+            winners[batch_id] = BestSummary(experiment=experiment, metric=number)
+    return winners
 
 
 def search_event_body(row: schema.SearchEvent) -> EventBody:

@@ -29,17 +29,11 @@ _USED = (
 )
 
 
-def usage(
-    session: Session, *, batch_id: str | None = None, implementation_id: str | None = None
-) -> Usage:
-    """What the model calls of a batch or of one implementation used."""
-    table = schema.ModelCall
-    query = select(*_USED)
-    if implementation_id is not None:
-        query = query.where(table.implementation_id == implementation_id)
-    if batch_id is not None:
-        query = query.where(table.batch_id == batch_id)
-    return _usage(*session.execute(query).one())
+def usage_of_batches(session: Session, batch_ids: Sequence[str]) -> Mapping[str, Usage]:
+    """What the model calls of batches used; those without calls are left out."""
+    of = schema.ModelCall.batch_id
+    rows = session.execute(select(of, *_USED).where(of.in_(batch_ids)).group_by(of))
+    return {str(batch): _usage(*used) for batch, *used in rows}
 
 
 def usage_of_implementations(

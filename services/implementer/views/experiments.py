@@ -25,7 +25,6 @@ from assay.domain.rounding import shown, shown_metrics, shown_provenance, whole
 from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState
 from assay.domain.usage import mean_usage
 from assay.storage import measurements, repairs, schema
-from assay.storage.rows import get
 from services.implementer.views.agreements import agreement_bodies
 from services.implementer.views.batches import base_body
 from services.implementer.views.verdicts import BaselineStats
@@ -43,7 +42,7 @@ _USAGE = {
 
 
 def plain_bodies(session: Session, rows: Sequence[schema.Experiment]) -> list[ExperimentBody]:
-    """Experiments with their own results; a fixed number of queries per batch.
+    """Experiments with their own results; a fixed number of queries per setting of their batches.
 
     What confirmations say of them is added by `confirmations.experiment_bodies`.
     """
@@ -51,8 +50,9 @@ def plain_bodies(session: Session, rows: Sequence[schema.Experiment]) -> list[Ex
     wanted: dict[str, set[str | None]] = defaultdict(lambda: {None})
     for row in rows:
         wanted[row.batch_id].add(related.ideas[row.idea_id].base_id)
-    batches = {id_: get(session, schema.Batch, id_, "batch") for id_ in wanted}
-    stats = {id_: BaselineStats.of_all(session, batches[id_], of) for id_, of in wanted.items()}
+    found = session.scalars(select(schema.Batch).where(schema.Batch.id.in_(wanted)))
+    batches = {batch.id: batch for batch in found}
+    stats = BaselineStats.of_batches(session, ((batches[id_], of) for id_, of in wanted.items()))
     return [
         _body(
             row,

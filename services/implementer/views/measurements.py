@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -47,23 +48,59 @@ from assay.storage import (
 )
 from assay.storage.retention import REMOVED_AT
 from services.implementer.context import Context
-from services.implementer.views.batches import base_body, batch_body
-from services.implementer.views.calls import dollars, usage, usage_of_searches
+from services.implementer.outcomes import BatchOutcome
+from services.implementer.views.batches import base_body, outcomes_of_finished
+from services.implementer.views.calls import (
+    dollars,
+    usage_of_implementations,
+    usage_of_searches,
+)
 
 
 def measurement_body(session: Session, row: schema.Measurement) -> MeasurementBody:
     """A measurement with its attempts and, if it has one, its result."""
-    result = session.get(schema.Result, row.id)
+    return measurement_bodies(session, [row])[0]
+
+
+def measurement_bodies(
+    session: Session, rows: Sequence[schema.Measurement]
+) -> list[MeasurementBody]:
+    """Measurements with their attempts and results, in a fixed number of queries."""
+    ids = [row.id for row in rows]
+    result, rescore, attempt = schema.Result, schema.Rescore, schema.Attempt
+    results = {
+        each.measurement_id: each
+        for each in session.scalars(select(result).where(result.measurement_id.in_(ids)))
+    }
+    rescores = {
+        each.measurement_id: each
+        for each in session.scalars(select(rescore).where(rescore.measurement_id.in_(ids)))
+    }
+    attempts: dict[str, list[schema.Attempt]] = defaultdict(list)
+    for each in session.scalars(
+        select(attempt).where(attempt.measurement_id.in_(ids)).order_by(attempt.number)
+    ):
+        attempts[each.measurement_id].append(each)
+    return [
+        _measurement_body(
+            session, row, results.get(row.id), rescores.get(row.id), attempts.get(row.id, [])
+        )
+        for row in rows
+    ]
+
+
+def _measurement_body(
+    session: Session,
+    row: schema.Measurement,
+    result: schema.Result | None,
+    rescore: schema.Rescore | None,
+    attempts: Sequence[schema.Attempt],
+) -> MeasurementBody:
     spec = environments.manifest(session, row.environment_id).metric
     kind = MeasurementKind(row.kind)
     name = spec.deciding(kind)
     metrics = {**result.metrics, name: result.metric} if result and kind.is_scored else {}
     rounded = shown_metrics(metrics)
-    attempts = session.scalars(
-        select(schema.Attempt)
-        .where(schema.Attempt.measurement_id == row.id)
-        .order_by(schema.Attempt.number)
-    ).all()
     return MeasurementBody(
         id=row.id,
         kind=row.kind,
@@ -78,7 +115,7 @@ def measurement_body(session: Session, row: schema.Measurement) -> MeasurementBo
         failure=_failure(row.failure),
         metric=rounded.get(name),
         metrics=rounded,
-        rescore=_rescore_body(session, row.id, metrics, name),
+        rescore=_rescore_body(rescore, metrics, name),
         seconds=whole(result.seconds) if result else None,
         provenance=shown_provenance(result.provenance, metrics, name) if result else {},
         promotable=bool(result and kind.is_scored and result.provenance.get("isolated")),
@@ -89,10 +126,9 @@ def measurement_body(session: Session, row: schema.Measurement) -> MeasurementBo
 
 
 def _rescore_body(
-    session: Session, measurement_id: str, first: dict[str, Any], name: str
+    row: schema.Rescore | None, first: dict[str, Any], name: str
 ) -> RescoreBody | None:
     """The second evaluation, in no more digits than the first one is shown in."""
-    row = session.get(schema.Rescore, measurement_id)
     if row is None:
         return None
     metrics = shown_rescore({**row.metrics, name: row.metric}, first)
@@ -142,7 +178,7 @@ def implementation_body(session: Session, row: schema.Implementation) -> Impleme
         state=row.state,
         codebase=row.codebase_id,
         winner=row.winner,
-        usage=usage(session, implementation_id=row.id),
+        usage=usage_of_implementations(session, [row.id]).get(row.id, Usage()),
         samples=[_sample_body(s) for s in samples.of(session, row.id)],
     )
 
@@ -171,32 +207,37 @@ def _sample_body(row: schema.Sample) -> SampleBody:
     )
 
 
-def _apart(session: Session, row: schema.Worker) -> list[ApartBody]:
-    found = []
-    for each in equivalences.apart(session):
-        packages = environments.manifest(session, each.environment_id).packages
-        if conditions.facts_of(row, packages).narrow == each.conditions_id:
-            found.append(
-                ApartBody(environment=each.environment_id, profile=each.profile, state=each.state)
-            )
-    return found
-
-
-def _declared(session: Session, conditions_id: str) -> list[DeclaredBody]:
-    return [
-        DeclaredBody(environment=each.environment_id, profile=each.profile, equals=each.equals_id)
-        for each in equivalences.declared(session)
-        if each.conditions_id == conditions_id
-    ]
-
-
 def worker_body(session: Session, row: schema.Worker) -> WorkerBody:
     """A worker and the attempts whose resources it holds."""
-    held = session.scalars(
-        select(schema.Attempt.id)
-        .where(schema.Attempt.worker_id == row.id, schema.Attempt.released_at.is_(None))
-        .order_by(schema.Attempt.id)
-    ).all()
+    return worker_bodies(session, [row])[0]
+
+
+def worker_bodies(session: Session, rows: Sequence[schema.Worker]) -> list[WorkerBody]:
+    """Workers and the attempts whose resources they hold, in a fixed number of queries."""
+    attempt = schema.Attempt
+    held: dict[str, list[str]] = defaultdict(list)
+    for worker_id, attempt_id in session.execute(
+        select(attempt.worker_id, attempt.id)
+        .where(attempt.worker_id.in_([row.id for row in rows]), attempt.released_at.is_(None))
+        .order_by(attempt.id)
+    ):
+        held[worker_id].append(attempt_id)
+    apart = equivalences.apart(session)
+    packages = {
+        each.environment_id: environments.manifest(session, each.environment_id).packages
+        for each in apart
+    }
+    declared = equivalences.declared(session)
+    return [_worker_body(row, held.get(row.id, []), apart, packages, declared) for row in rows]
+
+
+def _worker_body(
+    row: schema.Worker,
+    held: Sequence[str],
+    apart: Sequence[schema.Equivalence],
+    packages: Mapping[str, Sequence[str]],
+    declared: Sequence[schema.Equivalence],
+) -> WorkerBody:
     until = row.cordoned_until
     # A worker may state anything in its info.
     key = row.info.get("held_out_key")
@@ -213,8 +254,18 @@ def worker_body(session: Session, row: schema.Worker) -> WorkerBody:
         conditions=facts.wide,
         facts=facts.deciding,
         recorded=facts.recorded,
-        apart=_apart(session, row),
-        declared=_declared(session, facts.wide),
+        apart=[
+            ApartBody(environment=each.environment_id, profile=each.profile, state=each.state)
+            for each in apart
+            if conditions.facts_of(row, packages[each.environment_id]).narrow == each.conditions_id
+        ],
+        declared=[
+            DeclaredBody(
+                environment=each.environment_id, profile=each.profile, equals=each.equals_id
+            )
+            for each in declared
+            if each.conditions_id == facts.wide
+        ],
         sandbox=row.sandbox,
         isolated=row.isolated,
         guarantees=row.guarantees,
@@ -250,17 +301,18 @@ def epoch_body(epoch: searches.EpochRow) -> EpochBody:
 def search_bodies(
     context: Context, session: Session, rows: Sequence[schema.Search]
 ) -> list[SearchBody]:
-    """Searches, each with the best metric so far per finished epoch."""
+    """Searches, each with the best metric so far per finished epoch; a fixed number of queries."""
     ids = [row.id for row in rows]
     finished, pauses = searches.finished_epochs(session, ids), searches.pauses(session, ids)
     answers = ideator_calls.answer_counts(session, ids)
     used = usage_of_searches(session, ids)
+    metrics = {row.id: environments.manifest(session, row.environment_id).metric for row in rows}
+    specs = {each.batch_id: metrics[search] for search, of in finished.items() for each in of}
+    outcomes = outcomes_of_finished(context, session, specs)
     return [
         _search_body(
-            context,
-            session,
             row,
-            finished.get(row.id, []),
+            _best_by_epoch(finished.get(row.id, []), outcomes, metrics[row.id].direction),
             pauses.get(row.id, []),
             answers.get(row.id, (0, 0)),
             [used.get((row.id, of_ideator), Usage()) for of_ideator in (True, False)],
@@ -275,15 +327,12 @@ def search_body(context: Context, session: Session, row: schema.Search) -> Searc
 
 
 def _search_body(
-    context: Context,
-    session: Session,
     row: schema.Search,
-    finished: Sequence[searches.FinishedEpoch],
+    best: list[BestOfEpoch],
     pauses: Sequence[searches.Pause],
     answers: tuple[int, int],
     used: Sequence[Usage],
 ) -> SearchBody:
-    direction = environments.manifest(session, row.environment_id).metric.direction
     return SearchBody(
         id=row.id,
         owner=row.owner,
@@ -301,8 +350,8 @@ def _search_body(
         config=row.config,
         caps=caps.spending_of(row),
         state=row.state,
-        epochs_finished=len(finished),
-        best=_best_by_epoch(context, session, finished, direction),
+        epochs_finished=len(best),
+        best=best,
         pauses=[
             PauseBody.model_validate(
                 {**pause.data, "paused_at": pause.paused_at, "resumed_at": pause.resumed_at}
@@ -321,28 +370,27 @@ def _search_body(
 
 
 def _best_by_epoch(
-    context: Context,
-    session: Session,
     finished: Sequence[searches.FinishedEpoch],
+    outcomes: Mapping[str, BatchOutcome],
     direction: Direction,
 ) -> list[BestOfEpoch]:
     so_far: float | None = None
     found = []
     for epoch in finished:
-        batch = session.get_one(schema.Batch, epoch.batch_id)
-        body = batch_body(context, session, batch)
-        metric = body.best.metric if body.best else None
+        outcome = outcomes[epoch.batch_id]
+        best = outcome.best
+        metric = best.metric if best else None
         if metric is not None and (so_far is None or is_better(direction, metric, so_far)):
             so_far = metric
         found.append(
             BestOfEpoch(
                 epoch=epoch.number,
-                batch=batch.id,
-                experiment=body.best.experiment if body.best else None,
+                batch=epoch.batch_id,
+                experiment=best.experiment if best else None,
                 metric=metric,
                 best_so_far=so_far,
-                scored=body.counts.succeeded,
-                total=body.counts.total,
+                scored=outcome.counts.counts.succeeded,
+                total=outcome.counts.counts.total,
             )
         )
     return found

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
@@ -16,9 +18,30 @@ from assay.domain.metrics import Judged
 from assay.domain.rounding import shown, shown_or_none
 from assay.domain.states import MeasurementKind
 from assay.domain.verdicts import Judgement, Measured, Verdict, judge, judge_best
-from assay.storage import baselines, conditions, environments, fits, measurements, schema
+from assay.storage import baselines, environments, equivalences, fits, measurements, schema
 from assay.storage.measurements import Scored
 from assay.storage.rows import get
+
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+class _Setting(NamedTuple):
+    """What decides which results a batch's experiments are compared with."""
+
+    environment_id: str
+    profile: str
+    hardware_class: str
+    conditions_id: str
+    kind: MeasurementKind
+    seeds: tuple[int, ...]
+
+    @classmethod
+    def of(cls, session: Session, batch: schema.Batch) -> _Setting:
+        manifest = environments.manifest(session, batch.environment_id)
+        kind = MeasurementKind(batch.kind).baseline
+        seeds = baselines.seeds_of(manifest.profiles[batch.profile], batch.options, kind)
+        where = (batch.environment_id, batch.profile, batch.hardware_class, batch.conditions_id)
+        return cls(*where, kind, tuple(seeds))
 
 
 @dataclass(frozen=True)
@@ -56,28 +79,57 @@ class BaselineStats:
         cls, session: Session, batch: schema.Batch, bases: Collection[str | None]
     ) -> dict[str | None, BaselineStats]:
         """The bases of a batch's ideas by codebase, None for its environment's baseline: the seeds
-        that the batch asked for, under its conditions. The number of queries is fixed."""
-        environment = get(session, schema.Environment, batch.environment_id, "environment")
-        manifest = environments.manifest(session, batch.environment_id)
-        kind = MeasurementKind(batch.kind).baseline
-        seeds = baselines.seeds_of(manifest.profiles[batch.profile], batch.options, kind)
-        on = conditions.of_batch(session, batch)
+        that the batch asked for, under its conditions."""
+        return cls.of_batches(session, [(batch, bases)])[batch.id]
+
+    @classmethod
+    def of_batches(
+        cls, session: Session, wanted: Iterable[tuple[schema.Batch, Collection[str | None]]]
+    ) -> dict[str, dict[str | None, BaselineStats]]:
+        """As `of_all`, of several batches by id. Batches that are compared with the same seeds
+        under the same conditions share the queries, whose number is fixed for each such group."""
+        groups: dict[_Setting, list[tuple[schema.Batch, Collection[str | None]]]] = defaultdict(
+            list
+        )
+        for batch, bases in wanted:
+            groups[_Setting.of(session, batch)].append((batch, bases))
+        found: dict[str, dict[str | None, BaselineStats]] = {}
+        for setting, members in groups.items():
+            shared = cls._of_setting(session, setting, {b for _, bases in members for b in bases})
+            for batch, bases in members:
+                asked_at = batch.created_at
+                found[batch.id] = {b: replace(shared[b], asked_at=asked_at) for b in bases}
+        return found
+
+    @classmethod
+    def _of_setting(
+        cls, session: Session, setting: _Setting, bases: Collection[str | None]
+    ) -> dict[str | None, BaselineStats]:
+        environment = get(session, schema.Environment, setting.environment_id, "environment")
+        metric = environments.manifest(session, environment.id).metric
+        on = equivalences.family(
+            session,
+            environment.id,
+            setting.profile,
+            setting.hardware_class,
+            setting.conditions_id,
+        )
         codebases = {base: base or environment.codebase for base in bases}
-        wanted = set(codebases.values())
-        where = (session, environment, batch.profile, on, wanted, seeds, kind)
+        codes = set(codebases.values())
+        where = (session, environment, setting.profile, on, codes, setting.seeds, setting.kind)
         scores, progress = measurements.scores_of(*where), baselines.progress_of(*where)
-        fit = fits.latest(session, environment.id, batch.profile, on)
+        fit = fits.latest(session, environment.id, setting.profile, on)
         return {
             base: cls(
-                metric=manifest.metric,
-                kind=kind,
+                metric=metric,
+                kind=setting.kind,
                 scores=scores[codebase],
                 exact=_exact(scores[codebase]),
                 rounded=_rounded(scores[codebase]),
                 pending=len(progress[codebase].pending),
                 failed=len(progress[codebase].failed),
                 fit=fit,
-                asked_at=batch.created_at,
+                asked_at=_LONG_AGO,
                 on=on,
             )
             for base, codebase in codebases.items()

@@ -7,6 +7,7 @@ tests compare every function with published digits.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 _TINY = 1e-300
 _MOST_TERMS = 10_000
@@ -25,6 +26,7 @@ def student_cdf(t: float, df: float) -> float:
     return 1.0 - tail if t > 0 else tail
 
 
+@lru_cache(maxsize=4096)  # a list of verdicts asks for few degrees of freedom, again and again
 def student_quantile(p: float, df: float) -> float:
     """Return the t with `student_cdf(t, df) == p`.
 

@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from statistics import fmean, median, variance
 
@@ -39,6 +39,9 @@ _LEAST_PRIOR_VARIANCE = 1.0
 _LEAST_EFFECT = 1.0
 #: Three quarters of normal numbers are smaller than this, in standard deviations and size.
 _NORMAL_UPPER_QUARTILE = 1.1503
+#: Verdicts are made at every read, of results that do not change: so many of the numbers that take
+#: longest are kept, some hundred bytes each.
+_REMEMBERED = 1 << 14
 #: Points of an integral, in standard deviations of a normal and of a t distribution.
 _NORMAL_GRID = tuple(i / 4 for i in range(-32, 33))
 _T_GRID = tuple(math.sinh(i / 8) for i in range(-64, 65))
@@ -425,12 +428,14 @@ def _inverse_trigamma(y: float) -> float:
     return math.exp(low)
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def _two_sided(effect: float, error: float, df: float) -> float:
     if error == 0:
         return 0.0 if effect else 1.0
     return 2 * student_cdf(-abs(effect) / error, df)
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def shrunken(effect: float, error: float, df: float, scale: float) -> tuple[float, float]:
     """Return posterior mean and probability of improvement, with effects ~ N(0, scale²).
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from assay.client import Client, NotFound
 from assay.contracts.batch import ComparisonBody, CurvePoint, ExperimentBody
@@ -13,11 +13,20 @@ from assay.domain.states import ExperimentState
 from assay.domain.verdicts import Verdict
 from assay.llm.ideation import Baseline, CurveEnd, Standing, Trajectory
 
-__all__ = ["Trajectory", "TrajectoryReader", "curve_end", "is_provisional", "without_results"]
+__all__ = [
+    "Trajectory",
+    "TrajectoryReader",
+    "curve_end",
+    "is_provisional",
+    "read_diffs",
+    "without_results",
+]
 
 _ENDED = (ExperimentState.SUCCEEDED, ExperimentState.FAILED)
 #: Points asked for of a training curve, and how many of the last ones are kept.
 _CURVE_POINTS, _LAST_POINTS = 20, 3
+#: From so many on, diffs are read together, with all else that the records of a batch hold.
+_FEWEST_DIFFS = 2
 #: What tells how a training went, by which way the metric improves; the first that occurs.
 _TELLING = {
     Direction.MINIMIZE: ("loss", "height", "error"),
@@ -91,7 +100,8 @@ class TrajectoryReader:
         if batch in self._known:
             return self._known[batch]
         learnt = [e for e in self._outcomes(batch) if _is_shown(e)]
-        found = tuple(self._read(epoch, e, source) for e in learnt)
+        diffs = read_diffs(self._client, batch, learnt)
+        found = tuple(self._read(epoch, e, source, diffs) for e in learnt)
         if not any(map(is_provisional, found)):
             self._known[batch] = found
         return found
@@ -113,7 +123,7 @@ class TrajectoryReader:
         known = self._each.get(experiment.id)
         if known is not None:
             return known
-        found = self._read(epoch, experiment, "")
+        found = self._read(epoch, experiment, "", {})
         if not is_provisional(found):
             self._each[experiment.id] = found
         return found
@@ -145,7 +155,9 @@ class TrajectoryReader:
                 return again.model_copy(update={"position": experiment.position})
         return experiment
 
-    def _read(self, epoch: int, experiment: ExperimentBody, source: str) -> Trajectory:
+    def _read(
+        self, epoch: int, experiment: ExperimentBody, source: str, diffs: Mapping[str, str]
+    ) -> Trajectory:
         failure = experiment.failure
         succeeded = experiment.state == ExperimentState.SUCCEEDED
         idea, compared = experiment.idea, experiment.comparison
@@ -157,7 +169,7 @@ class TrajectoryReader:
             reward=experiment.reward if succeeded else 0.0,
             state=experiment.state,
             metric=experiment.metric if succeeded else None,
-            diff=self._diff(experiment),
+            diff=diffs.get(experiment.id) or self._diff(experiment),
             failure=f"{failure.stage} ({failure.code}): {failure.message}" if failure else "",
             operator=idea.operator,
             parents=tuple(idea.parents),
@@ -183,6 +195,28 @@ class TrajectoryReader:
             return None
         points = self._client.experiments.curves(experiment.id, max_points=_CURVE_POINTS)
         return curve_end(points, experiment.metric_name, self._direction)
+
+
+def read_diffs(
+    client: Client,
+    batch: str,
+    experiments: Sequence[ExperimentBody],
+    *,
+    confirmations: bool = False,
+) -> Mapping[str, str]:
+    """Return the diffs of a batch's experiments by id, in a request per page of them.
+
+    Those of other batches are left out, and all of them if that is one diff or if the object
+    store has lost one: each is then asked for by itself. `confirmations`: also if the batch
+    confirms results, which no search may learn from.
+    """
+    if sum(e.batch == batch and e.codebase is not None for e in experiments) < _FEWEST_DIFFS:
+        return {}
+    try:
+        records = client.batches.trajectories(batch, confirmations=confirmations)
+        return {record.experiment: record.diff for record in records if record.diff is not None}
+    except NotFound:
+        return {}
 
 
 def standing_of(compared: ComparisonBody) -> Standing:

@@ -28,6 +28,7 @@ from assay.domain.states import (
 from assay.storage import assignments, disclosure, measurements, repairs, schema
 from assay.storage import telemetry as reports
 from assay.storage.database import Database
+from assay.storage.notices import note
 from assay.storage.outbox import Topic, post, post_all
 from assay.storage.rows import run, table_of
 from assay.storage.telemetry import Piece, Telemetry
@@ -178,6 +179,8 @@ def progress(
                 attempt.deadline_at = now + timedelta(seconds=attempt.bound_seconds)
             run(session, _MARK_STARTED, measurement=attempt.measurement_id)
     reports.store(session, attempt_id, telemetry)
+    if telemetry.logs:
+        note(session, attempt.measurement_id)
 
 
 def _is_forward(current: str, new: AttemptState) -> bool:
@@ -263,6 +266,7 @@ def finish(
     if attempt.started_at is not None:  # also for who asked for the measurement since then
         run(session, _MARK_STARTED, measurement=attempt.measurement_id)
     reports.store(session, attempt_id, telemetry)
+    note(session, attempt.measurement_id)
     if outcome.artifacts:
         session.add(
             schema.Artifacts(

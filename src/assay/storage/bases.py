@@ -45,14 +45,23 @@ def distinct(bases: Iterable[Base | None]) -> list[Base]:
 
 def of_batch(session: Session, batch_id: str) -> list[Base]:
     """Return the distinct bases of a batch's ideas, in the order of the ideas."""
+    return of_batches(session, [batch_id])[batch_id]
+
+
+def of_batches(session: Session, batch_ids: Sequence[str]) -> dict[str, list[Base]]:
+    """Return the distinct bases of each batch's ideas, in the order of the ideas."""
     idea = schema.Idea
     rows = session.execute(
-        select(idea.base_id, idea.base)
-        .where(idea.batch_id == batch_id, idea.base_id.is_not(None))
-        .group_by(idea.base_id, idea.base)
+        select(idea.batch_id, idea.base_id, idea.base)
+        .where(idea.batch_id.in_(batch_ids), idea.base_id.is_not(None))
+        .group_by(idea.batch_id, idea.base_id, idea.base)
         .order_by(func.min(idea.position))
     )
-    return distinct(Base(codebase, name) for codebase, name in rows if codebase is not None)
+    found: dict[str, list[Base]] = {batch_id: [] for batch_id in batch_ids}
+    for batch_id, codebase, name in rows:
+        if codebase is not None:
+            found[batch_id].append(Base(codebase, name))
+    return {batch_id: distinct(of) for batch_id, of in found.items()}
 
 
 def holder(session: Session, environment_id: str, name: str) -> schema.Promotion | None:

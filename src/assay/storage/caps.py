@@ -6,13 +6,14 @@ with its whole budget and warm-up: so a cap holds for what was begun, not only f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, case, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from assay.contracts.base import MAX_DOLLARS, MAX_GPU_HOURS
 from assay.contracts.batch import BatchOptions
@@ -89,65 +90,99 @@ def dollars(
     db: Database, session: Session, scope: Scope, payer: Payer, *, under_way: bool = True
 ) -> Decimal:
     """What the calls of a scope have cost, where prices are known."""
+    key = _key(scope, payer)
+    return dollars_of(db, session, scope, [key], under_way=under_way).get(key, Decimal(0))
+
+
+def dollars_of(
+    db: Database,
+    session: Session,
+    scope: Scope,
+    keys: Collection[str],
+    *,
+    under_way: bool = True,
+) -> dict[str, Decimal]:
+    """As `dollars`, of several batches, searches or owners, in one query. Those without calls are
+    left out."""
     table = schema.ModelCall
     cost: ColumnElement[Decimal | None] = table.cost_usd.expression
     if under_way:
         cost = func.coalesce(cost, case((table.state == "calling", table.reserved_usd)))
-    total = session.scalars(
-        select(func.sum(cost)).where(*_calls_of(db, session, scope, payer))
-    ).one()
-    return total or Decimal(0)
-
-
-def _calls_of(
-    db: Database, session: Session, scope: Scope, payer: Payer
-) -> list[ColumnElement[bool]]:
-    table = schema.ModelCall
+    whose: InstrumentedAttribute[Any] = table.owner
     if scope == "batch":
-        return [table.batch_id == payer.batch]
-    if scope == "search":
-        return [table.search_id == payer.search]
+        whose = table.batch_id
+    elif scope in ("search", "ideator", "executor"):
+        whose = table.search_id
+    query = select(whose, func.sum(cost)).where(whose.in_(keys)).group_by(whose)
     if scope == "ideator":
-        return [table.search_id == payer.search, table.implementation_id.is_(None)]
-    if scope == "executor":
-        return [table.search_id == payer.search, table.implementation_id.is_not(None)]
-    mine = [table.owner == payer.owner]
-    return mine if scope != DAY else [*mine, table.started_at >= _midnight(db, session)]
+        query = query.where(table.implementation_id.is_(None))
+    elif scope == "executor":
+        query = query.where(table.implementation_id.is_not(None))
+    elif scope == DAY:
+        query = query.where(table.started_at >= _midnight(db, session))
+    return {key: total or Decimal(0) for key, total in session.execute(query)}
+
+
+def _key(scope: Scope, payer: Payer) -> str:
+    """The batch, search or owner that a scope is about."""
+    if scope == "batch":
+        return payer.batch or ""
+    return (payer.search or "") if scope in ("search", "ideator", "executor") else payer.owner
 
 
 def gpu_hours(db: Database, session: Session, scope: Scope, payer: Payer) -> float:
     """GPU-hours of the measurements of a scope; of what has not ended, its budget."""
-    which = _measurements_of(db, session, scope, payer)
+    key = _key(scope, payer)
+    return gpu_hours_of(db, session, scope, [key]).get(key, 0.0)
+
+
+def gpu_hours_of(
+    db: Database, session: Session, scope: Scope, keys: Collection[str]
+) -> dict[str, float]:
+    """As `gpu_hours`, of several batches, searches or owners, in two queries. Those without
+    measurements on GPUs are left out."""
+    which = _measurements_of(db, session, scope, keys).subquery().c
     attempt, table = schema.Attempt, schema.Measurement
-    ended = session.scalars(
+    ended = session.execute(
         select(
-            func.sum(attempt.gpus * (epoch(attempt.finished_at) - epoch(attempt.created_at)))
-        ).where(attempt.measurement_id.in_(which), attempt.finished_at.is_not(None))
-    ).one()
-    open_ = session.scalars(
-        select(func.sum(table.gpus * table.budget_seconds)).where(
-            table.id.in_(which), table.state.not_in(_TERMINAL)
+            which.key,
+            func.sum(attempt.gpus * (epoch(attempt.finished_at) - epoch(attempt.created_at))),
         )
-    ).one()
-    return (float(ended or 0) + float(open_ or 0)) / 3600
+        .join(attempt, attempt.measurement_id == which.id)
+        .where(attempt.finished_at.is_not(None))
+        .group_by(which.key)
+    )
+    open_ = session.execute(
+        select(which.key, func.sum(table.gpus * table.budget_seconds))
+        .join(table, table.id == which.id)
+        .where(table.state.not_in(_TERMINAL))
+        .group_by(which.key)
+    )
+    found: dict[str, float] = defaultdict(float)
+    for key, seconds in (*ended, *open_):
+        found[key] += float(seconds or 0) / 3600
+    return found
 
 
-def _measurements_of(db: Database, session: Session, scope: Scope, payer: Payer) -> Select[str]:
-    """Ids of what was measured for a batch or search, or asked for by an owner."""
+def _measurements_of(
+    db: Database, session: Session, scope: Scope, keys: Collection[str]
+) -> Select[Any, Any]:
+    """What was measured on GPUs for batches or searches, or asked for by owners: pairs of `key`
+    and the measurement's `id`."""
     table, link = schema.Measurement, schema.ExperimentMeasurement
     if scope in ("batch", "search"):
-        mine = (
-            select(link.measurement_id)
+        whose = schema.Experiment.batch_id if scope == "batch" else schema.Batch.search_id
+        return (
+            select(whose.label("key"), link.measurement_id.label("id"))
             .join(schema.Experiment, schema.Experiment.id == link.experiment_id)
-            .where(table.gpus > 0)
+            .join(schema.Batch, schema.Batch.id == schema.Experiment.batch_id)
             .join(table, table.id == link.measurement_id)
+            .where(table.gpus > 0, whose.in_(keys))
+            .distinct()
         )
-        if scope == "batch":
-            return mine.where(schema.Experiment.batch_id == payer.batch)
-        return mine.join(schema.Batch, schema.Batch.id == schema.Experiment.batch_id).where(
-            schema.Batch.search_id == payer.search
-        )
-    query = select(table.id).where(table.owner == payer.owner, table.gpus > 0)
+    query = select(table.owner.label("key"), table.id.label("id")).where(
+        table.owner.in_(keys), table.gpus > 0
+    )
     return query if scope != DAY else query.where(table.created_at >= _midnight(db, session))
 
 
@@ -156,11 +191,31 @@ def _midnight(db: Database, session: Session) -> Any:
     return db.now(session).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def used(db: Database, session: Session, limit: Limit, payer: Payer) -> Decimal | float:
-    """What counts against a cap."""
-    if limit.kind == "cost_usd":
-        return dollars(db, session, limit.scope, payer)
-    return gpu_hours(db, session, limit.scope, payer)
+def used_by(
+    db: Database, session: Session, wanted: Iterable[tuple[Limit, Payer]]
+) -> dict[tuple[Kind, Scope, str], Decimal | float]:
+    """What counts against caps: see `used`. The number of queries depends on how many kinds and
+    scopes there are, not on how many payers."""
+    keys: dict[tuple[Kind, Scope], set[str]] = defaultdict(set)
+    for limit, payer in wanted:
+        keys[limit.kind, limit.scope].add(_key(limit.scope, payer))
+    found: dict[tuple[Kind, Scope, str], Decimal | float] = {}
+    for (kind, scope), of in keys.items():
+        sums: Mapping[str, Decimal | float] = (
+            dollars_of(db, session, scope, of)
+            if kind == "cost_usd"
+            else gpu_hours_of(db, session, scope, of)
+        )
+        nothing = Decimal(0) if kind == "cost_usd" else 0.0
+        found |= {(kind, scope, key): sums.get(key, nothing) for key in of}
+    return found
+
+
+def used(
+    found: Mapping[tuple[Kind, Scope, str], Decimal | float], limit: Limit, payer: Payer
+) -> Decimal | float:
+    """What counts against one of the caps that `used_by` was asked about."""
+    return found[limit.kind, limit.scope, _key(limit.scope, payer)]
 
 
 def all_of(

@@ -8,6 +8,7 @@ from assay.broker import Doorbell, queue_name
 from assay.broker.acl import AccessList
 from assay.processes import Parts, Stopped
 from assay.storage.access import AccessKeeper
+from assay.storage.notices import PostgresNotifier
 from assay.storage.opening import check_migrated, open_database, open_dispatcher, open_store
 from assay.storage.outbox import RelayLoop, Topic
 from assay.storage.settings import ServerSettings
@@ -65,6 +66,12 @@ class Connections:
         """Relay messages in a thread."""
         self._parts.thread("relay", self.relay.run)
 
+    def deliver_notices(self) -> None:
+        """Deliver notices of what any process commits, in a thread, if they come from Postgres."""
+        notifier = self.db.notifier
+        if isinstance(notifier, PostgresNotifier):
+            self._parts.thread("notices", notifier.run)
+
     def keep_users(self) -> None:
         """Keep the broker's users in step with the workers, in a thread."""
         if self.access is not None:
@@ -94,5 +101,7 @@ class Connections:
         if self._doorbell is not None:
             self._doorbell.stop()
         self.relay.stop()
+        if isinstance(self.db.notifier, PostgresNotifier):
+            self.db.notifier.stop()
         if self.access is not None:
             self.access.stop()

@@ -29,6 +29,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from assay.domain.errors import Unavailable
+from assay.storage.notices import Notifier, PostgresNotifier, noted
 from assay.storage.types import clock_of_sqlite
 
 #: A connection that was used so recently is taken to be alive.
@@ -50,6 +51,7 @@ class Database:
         # SQLite has one writer at a time, and those that wait sleep and look again. Writers of
         # this process queue here instead, where they are woken at once.
         self._writer = threading.Lock() if self.is_sqlite else nullcontext()
+        self.notifier = Notifier() if self.is_sqlite else PostgresNotifier(self.engine)
 
     @property
     def is_sqlite(self) -> bool:
@@ -82,6 +84,8 @@ class Database:
     def write(self) -> Iterator[Session]:
         """A transaction that writes; committed at the end, rolled back on any exception.
 
+        What it noted (`notices.note`) is announced after the commit.
+
         Raises:
             Unavailable: the database cannot be reached, is read-only, or its disk is full.
         """
@@ -89,6 +93,7 @@ class Database:
         with self._writer, _faults(), session:
             yield session
             session.commit()
+        self.notifier.announce(noted(session))
 
     def now(self, session: Session) -> datetime:
         """The database's clock, which is the only one that leases know."""

@@ -19,6 +19,7 @@ from assay.domain.states import (
 )
 from assay.storage import baselines, repairs, schema, webhooks
 from assay.storage.database import Database
+from assay.storage.notices import note
 from assay.storage.rows import changed, get, run, table_of
 from assay.storage.text import clean_json
 from assay.storage.types import clock
@@ -137,6 +138,7 @@ def tell(
         kind=kind,
         content=data or {},
     )
+    note(session, batch_id)
 
 
 def _finish_batch(session: Session, batch_id: str) -> None:
@@ -199,7 +201,10 @@ def _tell_all(
     """Write an event for each of these: the id of an experiment, and of its batch. See `tell`."""
     if not moved:
         return
-    _raise_versions(session, sorted({batch_id for _, batch_id in moved}))
+    batch_ids = sorted({batch_id for _, batch_id in moved})
+    _raise_versions(session, batch_ids)
+    for batch_id in batch_ids:
+        note(session, batch_id)
     now = db.now(session)
     session.connection().execute(
         insert(schema.Event),

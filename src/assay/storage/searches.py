@@ -29,6 +29,7 @@ from assay.storage.bases import Base
 from assay.storage.batches import Similar
 from assay.storage.database import Database
 from assay.storage.drivers import PAUSED, RESUMED
+from assay.storage.notices import note
 from assay.storage.outbox import Topic, post
 from assay.storage.rows import changed
 
@@ -354,6 +355,7 @@ def tell(db: Database, session: Session, search_id: str, kind: str, data: dict[s
     session.flush()
     search = session.get_one(schema.Search, search_id)
     webhooks.tell_of_search(session, search, event.id, kind, data)
+    note(session, search_id)
 
 
 def put_decision(

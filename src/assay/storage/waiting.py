@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from assay.domain.conditions import UNRECORDED, differences
+from assay.domain.conditions import UNRECORDED, Facts, HostFacts, differences
 from assay.domain.states import MeasurementState
 from assay.storage import conditions, environments, equivalences, schema, workers
 from assay.storage.database import Database
@@ -41,7 +43,50 @@ class Unmet(NamedTuple):
 def of_batch(db: Database, session: Session, batch: str) -> list[Pause | Want | Unmet]:
     """Return why queued measurements of a batch's ideas are not started; nothing where they only
     wait for others to end."""
-    table = schema.Measurement
+    return of_batches(db, session, [batch])[batch]
+
+
+def of_batches(
+    db: Database, session: Session, batch_ids: Sequence[str]
+) -> dict[str, list[Pause | Want | Unmet]]:
+    """As `of_batch`, of several batches by id.
+
+    The number of queries depends on how many environments, profiles and hardware classes there
+    are, not on the batches.
+    """
+    table, of = schema.Measurement, _of_batches(batch_ids)
+    now = db.now(session)
+    is_paused = func.coalesce(table.not_before > now, False)
+    rows = session.execute(
+        select(of.batch_id, table.hardware_class, table.conditions_id, is_paused, func.count())
+        .join(of.batch_id.table, of.id == table.id)
+        .where(_IS_QUEUED)
+        .group_by(of.batch_id, table.hardware_class, table.conditions_id, is_paused)
+        .order_by(table.hardware_class)
+    ).all()
+    found: dict[str, list[Pause | Want | Unmet]] = {id_: [] for id_ in batch_ids}
+    if any(paused for *_, paused, _ in rows):
+        for batch_id, pause in _pauses(session, batch_ids, now):
+            found[batch_id].append(pause)
+    if rows:
+        at_work = workers.classes_at_work(db, session)
+        wanted: Counter[tuple[str, str]] = Counter()
+        queued: Counter[tuple[str, str]] = Counter()
+        for batch_id, hardware_class, conditions_id, paused, number in rows:
+            queued[batch_id, conditions_id] += number
+            if not paused and hardware_class not in at_work:
+                wanted[batch_id, hardware_class] += number
+        for (batch_id, hardware_class), number in wanted.items():
+            found[batch_id].append(Want(number, hardware_class))
+        for batch_id, unmet in _unmet(db, session, queued):
+            found[batch_id].append(unmet)
+    return found
+
+
+def _pauses(
+    session: Session, batch_ids: Sequence[str], now: datetime
+) -> Iterator[tuple[str, Pause]]:
+    table, of = schema.Measurement, _of_batches(batch_ids)
     code = (
         select(schema.Attempt.failure["code"].as_string())
         .where(schema.Attempt.measurement_id == table.id)
@@ -50,66 +95,67 @@ def of_batch(db: Database, session: Session, batch: str) -> list[Pause | Want | 
         .correlate(table)
         .scalar_subquery()
     )
-    paused = session.execute(
-        select(func.count(), code.label("code"), func.min(table.not_before))
-        .where(_queued(batch), table.not_before > db.now(session))
-        .group_by("code")
+    rows = session.execute(
+        select(of.batch_id, func.count(), code.label("code"), func.min(table.not_before))
+        .join(of.batch_id.table, of.id == table.id)
+        .where(_IS_QUEUED, table.not_before > now)
+        .group_by(of.batch_id, "code")
         .order_by("code")
     )
-    wanted = session.execute(
-        select(func.count(), table.hardware_class)
-        .where(
-            _queued(batch),
-            or_(table.not_before.is_(None), table.not_before <= db.now(session)),
-            table.hardware_class.not_in(workers.classes_at_work(db, session)),
-        )
-        .group_by(table.hardware_class)
-        .order_by(table.hardware_class)
-    )
-    return [
-        *(Pause(count, code or "", at) for count, code, at in paused),
-        *(Want(count, name) for count, name in wanted),
-        *_unmet(db, session, batch),
-    ]
+    for batch_id, count, why, at in rows:
+        yield batch_id, Pause(count, why or "", at)
 
 
-def _unmet(db: Database, session: Session, batch_id: str) -> list[Unmet]:
-    batch = session.get_one(schema.Batch, batch_id)
-    if batch.conditions_id == UNRECORDED:
-        return []
-    table = schema.Measurement
-    number = session.scalar(
-        select(func.count()).where(_queued(batch_id), table.conditions_id == batch.conditions_id)
-    )
-    if not number:
-        return []
-    known = equivalences.of_setting(session, batch.environment_id, batch.profile)
-    packages = environments.manifest(session, batch.environment_id).packages
-    hosts = [
-        conditions.facts_of(worker, packages)
-        for worker in workers.at_work(db, session, batch.hardware_class)
-    ]
-    if not hosts or any(known.offers(host, batch.conditions_id) for host in hosts):
-        return []
-    if any(known.effective(host) == batch.conditions_id for host in hosts):
-        return [Unmet(number, batch.conditions_id, None)]
-    wanted = conditions.facts_by_id(session, [batch.conditions_id]).get(batch.conditions_id, {})
+def _unmet(
+    db: Database, session: Session, queued: Mapping[tuple[str, str], int]
+) -> Iterator[tuple[str, Unmet]]:
+    """`queued`: how many measurements are, by batch and conditions."""
+    table, ids = schema.Batch, {id_ for id_, on in queued if on != UNRECORDED}
+    if not ids:
+        return
+    batches = session.scalars(select(table).where(table.id.in_(ids)))
+    settings: dict[tuple[str, str, str], list[schema.Batch]] = defaultdict(list)
+    for batch in batches:
+        if batch.conditions_id != UNRECORDED and (batch.id, batch.conditions_id) in queued:
+            settings[batch.environment_id, batch.profile, batch.hardware_class].append(batch)
+    for (environment_id, profile, hardware_class), members in settings.items():
+        known = equivalences.of_setting(session, environment_id, profile)
+        packages = environments.manifest(session, environment_id).packages
+        hosts = [
+            conditions.facts_of(worker, packages)
+            for worker in workers.at_work(db, session, hardware_class)
+        ]
+        facts = conditions.facts_by_id(session, sorted({b.conditions_id for b in members}))
+        for batch in members:
+            on = batch.conditions_id
+            if hosts and not any(known.offers(host, on) for host in hosts):
+                if any(known.effective(host) == on for host in hosts):
+                    said = None
+                else:
+                    said = _differences(facts.get(on, {}), hosts)
+                yield batch.id, Unmet(queued[batch.id, on], on, said)
+
+
+def _differences(wanted: Facts, hosts: Sequence[HostFacts]) -> list[str]:
     found = {
         said
         for host in hosts
         for said in differences(wanted, {n: t for n, t in host.all.items() if n in wanted})
     }
-    return [Unmet(number, batch.conditions_id, sorted(found))]
+    return sorted(found)
 
 
-def _queued(batch: str) -> ColumnElement[bool]:
-    """Whether a measurement is queued for an experiment of the batch."""
-    of_batch = (
-        select(schema.ExperimentMeasurement.measurement_id)
-        .join(
-            schema.Experiment, schema.Experiment.id == schema.ExperimentMeasurement.experiment_id
-        )
-        .where(schema.Experiment.batch_id == batch)
+_IS_QUEUED = schema.Measurement.state == MeasurementState.QUEUED.value
+
+
+def _of_batches(batch_ids: Sequence[str]) -> Any:
+    """Pairs of `batch_id` and the `id` of a measurement that its experiments need, each once."""
+    link, experiment = schema.ExperimentMeasurement, schema.Experiment
+    return (
+        select(experiment.batch_id, link.measurement_id.label("id"))
+        .join(experiment, experiment.id == link.experiment_id)
+        .where(experiment.batch_id.in_(batch_ids))
+        .distinct()
+        .subquery()
+        .c
     )
-    queued = schema.Measurement.state == MeasurementState.QUEUED.value
-    return queued & schema.Measurement.id.in_(of_batch)

@@ -14,6 +14,7 @@ from assay.client import Client
 from assay.contracts.batch import CallFacts, ExperimentBody
 from assay.contracts.search import SearchBody
 from assay.domain.isolation import is_offline
+from assay.search.trajectories import read_diffs
 
 
 def read_record(
@@ -62,14 +63,11 @@ def _payment(call: CallFacts, whose: str) -> Payment:
 
 
 def _diffs(client: Client, experiments: list[ExperimentBody]) -> dict[str, str]:
-    """Return the diff of each experiment with a codebase; those of one codebase are read once."""
-    known: dict[tuple[str, str], str] = {}
-    found = {}
+    """Return the diff of each experiment with a codebase."""
+    found: dict[str, str] = {}
+    for batch in dict.fromkeys(experiment.batch for experiment in experiments):
+        found |= read_diffs(client, batch, experiments, confirmations=True)
     for experiment in experiments:
-        if experiment.codebase is None:
-            continue
-        key = (experiment.codebase, experiment.base.codebase if experiment.base else "")
-        if key not in known:
-            known[key] = client.experiments.diff(experiment.id)
-        found[experiment.id] = known[key]
+        if experiment.codebase is not None and experiment.id not in found:
+            found[experiment.id] = client.experiments.diff(experiment.id)
     return found

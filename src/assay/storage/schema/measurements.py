@@ -21,6 +21,7 @@ from assay.domain.conditions import UNRECORDED
 from assay.storage.schema.base import Base, Id, State
 from assay.storage.types import BigId
 
+LIVE_MEASUREMENT_SQL = "state IN ('queued', 'running')"
 LIVE_ATTEMPT_SQL = "state IN ('assigned', 'starting', 'running', 'finalizing')"
 
 
@@ -117,6 +118,12 @@ class Measurement(Base):
             "id",
             sqlite_where=text("state = 'queued'"),
             postgresql_where=text("state = 'queued'"),
+        ),
+        Index(
+            "ix_measurement_live",
+            "state",
+            sqlite_where=text(LIVE_MEASUREMENT_SQL),
+            postgresql_where=text(LIVE_MEASUREMENT_SQL),
         ),
         Index(
             "ix_measurement_failed",
