@@ -21,10 +21,7 @@ from assay.domain.placement import Demand, Placement, Size, Supply, place
 from assay.domain.states import WorkerState
 from assay.storage import assignments, batches, expiry, leader, shapes
 from assay.storage.database import Database
-from services.scheduler.newcomers import Newcomers
-from services.scheduler.reconcile import Reconciler
-from services.scheduler.settings import SchedulerSettings
-from services.scheduler.state import (
+from assay.storage.placing import (
     View,
     can_start,
     demands,
@@ -32,6 +29,9 @@ from services.scheduler.state import (
     view,
     waiting,
 )
+from services.scheduler.newcomers import Newcomers
+from services.scheduler.reconcile import Reconciler
+from services.scheduler.settings import SchedulerSettings
 from services.scheduler.ticks import Ticks
 
 log = logging.getLogger(__name__)

@@ -24,8 +24,8 @@ from assay.storage import conditions, environments, equivalences, measurements, 
 from assay.storage.database import Database
 from assay.storage.equivalences import SEEDS, Equality, Known
 from assay.storage.measurements import Identity, Terms
+from assay.storage.placing import Host, Waiting
 from assay.storage.rows import get
-from services.scheduler.state import Host, Waiting
 
 log = logging.getLogger(__name__)
 #: That of the most urgent batch: a host can do nothing else there before.

@@ -12,7 +12,7 @@ from assay.storage import batches, schema
 from assay.storage.baselines import seeds_with_ideas
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
-from services.scheduler.state import demands, supplies, view, waiting
+from assay.storage.placing import demands, supplies, view, waiting
 from tests.storage.lifecycle import World
 
 

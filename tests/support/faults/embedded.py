@@ -259,6 +259,56 @@ def kill_and_recover(
     )
 
 
+@dataclass(frozen=True)
+class Steady:
+    """A batch through kills at fixed intervals.
+
+    `ready_s`: from each start until the service was ready. `finished`: how many ideas had ended at
+    each kill.
+    """
+
+    kills: int
+    hit_work: int
+    ready_s: list[float]
+    finished: list[int]
+    recovered_s: float
+    report: Report
+
+
+def kill_every(service: EmbeddedService, seconds: float, *, lasting: float, ideas: int) -> Steady:
+    """Kill a service every `seconds` after it became ready, `lasting` so long, on one batch.
+
+    Then let it finish, and check that all ideas succeeded, and once each.
+    """
+    ready: list[float] = []
+    finished: list[int] = []
+
+    def start() -> None:
+        began = time.monotonic()
+        service.start()
+        ready.append(round(time.monotonic() - began, 2))
+
+    start()
+    service.submit(ideas)
+    end = time.monotonic() + lasting
+    while time.monotonic() < end:
+        time.sleep(seconds)
+        service.kill()
+        states = service.states()
+        finished.append(sum(states[name] for name in TERMINAL))
+        start()
+    began = time.monotonic()
+    try:
+        service.finish(service.batches[-1], ideas * FINISH_SECONDS)
+        recovered = time.monotonic() - began
+    finally:
+        service.stop()
+    # The unmodified codebase is measured, too.
+    report = service.settled(expected=Expected(experiments=ideas, measurements=ideas + 1))
+    hit = sum(number < ideas for number in finished)
+    return Steady(len(finished), hit, ready, finished, round(recovered, 2), report)
+
+
 def undisturbed_seconds(folder: Path, sandbox: str, spawn: Spawn = spawn) -> float:
     """Return how long the batch of a moment takes when nothing is killed."""
     service = EmbeddedService(folder, sandbox=sandbox, env={}, spawn=spawn)

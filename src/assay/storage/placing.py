@@ -10,8 +10,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, case, func, literal_column, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import (
+    ColumnElement,
+    ScalarSelect,
+    Select,
+    and_,
+    case,
+    func,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+)
+from sqlalchemy.orm import Session, aliased
 
 from assay.domain.conditions import UNRECORDED
 from assay.domain.placement import Batch, Demand, Line, Occupancy, Policy, Supply, look_ahead
@@ -371,71 +382,14 @@ def first_in_queue(
     `running`: how much runs of each batch. Of an owner, the batch that runs least comes first.
     """
     waits: dict[tuple[Batch, int], list[Demand]] = defaultdict(list)
-    for priority, batch_at in _batches(session, shape, now):
-        for demand in _first_of_batch(session, shape, now, priority, batch_at, limit):
-            waits[demand.batch, priority].append(demand)
-    lines = {Line(*key, len(found)): found for key, found in waits.items()}
-    taken = look_ahead(lines, running or {}, shape.gpus or shape.cpus, limit)
-    return [demand for line, number in taken.items() for demand in lines[line][:number]]
-
-
-def _batches(session: Session, shape: Waiting, now: datetime) -> list[tuple[int, datetime | None]]:
-    """Return priority and time of the batches that wait for a shape, `BATCHES` at most.
-
-    The highest priority comes first, and of one priority the oldest. From each the next is found
-    by a look into the index of the queue.
-    """
-    table = _measurement
-    first = (
-        select(table.priority, table.batch_at)
-        .where(*_queued(now), table.shape_id == shape.id)
-        .order_by(*_ORDER)
-        .limit(1)
-    )
-    found: list[tuple[int, datetime | None]] = []
-    row = session.execute(first).first()
-    while row is not None and len(found) < BATCHES:
-        priority, batch_at = row
-        found.append((priority, batch_at))
-        later = first.where(table.priority == priority, table.batch_at > batch_at)
-        lower = first.where(table.priority < priority)
-        row = session.execute(later).first() or session.execute(lower).first()
-    return found
-
-
-def _first_of_batch(
-    session: Session,
-    shape: Waiting,
-    now: datetime,
-    priority: int,
-    batch_at: datetime | None,
-    limit: int,
-) -> list[Demand]:
-    table = _measurement
-    rows = session.execute(
-        select(
-            table.id,
-            table.owner,
-            epoch(table.batch_at).label("batch_at"),
-            epoch(table.queued_at).label("queued_at"),
-        )
-        .where(
-            *_queued(now),
-            table.shape_id == shape.id,
-            table.priority == priority,
-            table.batch_at == batch_at,
-        )
-        .order_by(*_ORDER)
-        .limit(limit)
-    ).all()
-    return [
-        Demand(
+    for row in session.execute(_first_of_batches(shape, now, limit)):
+        demand = Demand(
             measurement=row.id,
             cpus=shape.cpus,
             gpus=shape.gpus,
             memory_bytes=shape.memory_bytes,
             hardware_class=shape.hardware_class,
-            priority=priority,
+            priority=row.priority,
             budget_seconds=shape.budget_seconds,
             bound_seconds=shape.bound_seconds,
             batch_at=row.batch_at,
@@ -444,8 +398,57 @@ def _first_of_batch(
             setting=shape.setting,
             owner=row.owner,
         )
-        for row in rows
-    ]
+        waits[demand.batch, demand.priority].append(demand)
+    lines = {Line(*key, len(found)): found for key, found in waits.items()}
+    taken = look_ahead(lines, running or {}, shape.gpus or shape.cpus, limit)
+    return [demand for line, number in taken.items() for demand in lines[line][:number]]
+
+
+def _first_of_batches(shape: Waiting, now: datetime, limit: int) -> Select[*tuple[Any, ...]]:
+    """Select the first `limit` measurements that wait for a shape of each batch, of `BATCHES`
+    batches at most: the highest priority first, and of one priority the oldest.
+
+    A walk from each measurement to the next: the next of the same batch, or else the first of the
+    next batch. Each step looks into the index of the queue, so the rest of a batch is not read.
+    """
+    table = _measurement
+
+    def first(*where: ColumnElement[bool]) -> ScalarSelect[str]:
+        query = select(table.id).where(*_queued(now), table.shape_id == shape.id, *where)
+        return query.order_by(*_ORDER).limit(1).scalar_subquery()
+
+    head = aliased(table)
+    batch, place = literal_column("1").label("batch"), literal_column("1").label("place")
+    columns = (head.id, head.priority, head.batch_at, head.queued_at, head.owner)
+    walk = select(*columns, batch, place).where(head.id == first()).cte("walk", recursive=True)
+    at = walk.c
+    is_same = and_(head.priority == at.priority, head.batch_at == at.batch_at)
+    next_of_batch = first(
+        table.priority == at.priority,
+        table.batch_at == at.batch_at,
+        tuple_(table.queued_at, table.id) > tuple_(at.queued_at, at.id),
+    )
+    next_batch = func.coalesce(
+        first(table.priority == at.priority, table.batch_at > at.batch_at),
+        first(table.priority < at.priority),
+    )
+    following = func.coalesce(
+        case((at.place < limit, next_of_batch)),
+        case((at.batch < BATCHES, next_batch)),
+    )
+    step = select(
+        *columns,
+        case((is_same, at.batch), else_=at.batch + 1),
+        case((is_same, at.place + 1), else_=1),
+    ).where(head.id == following)
+    walk = walk.union_all(step)
+    return select(
+        walk.c.id,
+        walk.c.priority,
+        epoch(walk.c.batch_at).label("batch_at"),
+        epoch(walk.c.queued_at).label("queued_at"),
+        walk.c.owner,
+    )
 
 
 def _failed_on(session: Session, measurements: list[str]) -> dict[str, set[str]]:
