@@ -15,6 +15,7 @@ from assay.storage import schema, shapes
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
 from assay.storage.placing import (
+    Rules,
     demands,
     first_in_queue,
     supplies,
@@ -58,7 +59,7 @@ def test_only_heads_are_read_and_only_what_could_start(world: World) -> None:
     policy = Policy()
     with world.db.read() as session:
         seen = view(world.db, session, 1800)
-        free, _ = supplies(seen, 60, 1800, policy)
+        free = supplies(seen, Rules(policy, 60, 1800))
         heads = demands(session, waiting(session, seen.now), seen.now, free, policy)
         ids = session.scalars(select(schema.Measurement.id).order_by(schema.Measurement.id)).all()
     assert [d.measurement for d in heads] == list(ids[: 4 + policy.reservations])
@@ -72,7 +73,7 @@ def test_nothing_is_read_when_nothing_could_start(world: World) -> None:
     assert clock.ticks.decisions["assigned"] == 4
     with world.db.read() as session:
         seen = view(world.db, session, 1800)
-        free, _ = supplies(seen, 60, 1800, Policy())
+        free = supplies(seen, Rules(Policy(), 60, 1800))
         assert demands(session, waiting(session, seen.now), seen.now, free, Policy()) == []
 
 
@@ -128,7 +129,7 @@ def next_in_queue(world: World, limit: int, **shares: float) -> Counter[str]:
     policy = Policy(starting_per_worker=limit, shares=shares)
     with world.db.read() as session:
         seen = view(world.db, session, 1800)
-        free, _ = supplies(seen, 60, 1800, policy)
+        free = supplies(seen, Rules(policy, 60, 1800))
         heads = demands(session, waiting(session, seen.now), seen.now, free, policy)
     chosen = {each.measurement for each in place(heads, free, seen.now.timestamp(), policy)}
     with world.db.read() as session:

@@ -31,6 +31,7 @@ from assay.storage.calls import Payer
 from services.implementer.context import Context
 from services.implementer.views.calls import usage
 from services.implementer.views.verdicts import BaselineStats
+from services.implementer.views.waits import waits_for
 
 
 def batch_body(context: Context, session: Session, batch: schema.Batch) -> BatchBody:
@@ -183,23 +184,8 @@ def _shown_use(used: Decimal | float) -> Decimal | float:
 def _waits_for(context: Context, session: Session, batch: schema.Batch) -> list[str]:
     if batch.finished_at is not None:
         return []
-    now, said = context.db.now(session), []
-    for found in waiting.of_batch(context.db, session, batch.id):
-        what = "1 measurement" if found.number == 1 else f"{found.number} measurements"
-        if isinstance(found, waiting.Pause):
-            seconds = max(0.0, (found.at - now).total_seconds())
-            said.append(f"{what} to be tried again after {found.code}, in {seconds:.0f} s")
-        elif isinstance(found, waiting.Unmet):
-            said.append(f"{what} under {found.conditions}: {_unmet(found)}")
-        else:
-            said.append(f"{what} for a worker of {found.hardware_class}: none can take work")
-    return said
-
-
-def _unmet(found: waiting.Unmet) -> str:
-    if found.differences is None:
-        return "controls on hosts with other software come first"
-    return f"live workers differ ({'; '.join(found.differences)})"
+    now = context.db.now(session)
+    return [waits_for(each, now) for each in waiting.of_batch(context.db, session, batch.id)]
 
 
 def _not_done(session: Session, batch_id: str) -> int:

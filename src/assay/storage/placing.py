@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
+    Integer,
     ScalarSelect,
     Select,
     and_,
@@ -189,28 +190,57 @@ def _hosts(since: float) -> Select[*tuple[Any, ...]]:
     ).where(table.incarnation != "")
 
 
-def supplies(
-    view: View, silence: float, window: float, policy: Policy
-) -> tuple[list[Supply], set[str]]:
-    """What is free on workers that get new work, and which of them are on probation.
+@dataclass(frozen=True)
+class Rules:
+    """What a scheduler decides by. `silence`: seconds after which a worker that is not heard of
+    gets no new work. `window`: for how many seconds its failures count."""
+
+    policy: Policy
+    silence: float
+    window: float
+
+    def stored(self) -> dict[str, Any]:
+        """Return them as a document."""
+        policy = self.policy
+        return {
+            "starting_per_worker": policy.starting_per_worker,
+            "placements": policy.placements,
+            "shares": dict(policy.shares),
+            "silence": self.silence,
+            "window": self.window,
+        }
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Rules:
+        """Return the rules that a document holds."""
+        policy = {name: stored[name] for name in ("starting_per_worker", "placements", "shares")}
+        return cls(Policy(**policy), stored["silence"], stored["window"])
+
+
+def supplies(view: View, rules: Rules) -> list[Supply]:
+    """Return what is free on workers that get new work.
 
     Resources of an attempt are taken until its host says that it is gone, lost or not. A worker
     on probation starts one attempt at a time.
     """
-    now = view.now.timestamp()
+    now, most = view.now.timestamp(), rules.policy.starting_per_worker
     held = defaultdict(list)
     for each in view.held:
         held[each.worker].append(each)
-    free, probation = [], set()
+    free = []
     for host in view.hosts:
-        if not _gets_work(host, now, silence):
+        if not _gets_work(host, now, rules.silence):
             continue
         starting = sum(each.state in _STARTING for each in held[host.worker])
-        if host.on_probation(now, window):
-            probation.add(host.worker)
-            starting = policy.starting_per_worker if starting else 0
+        if host.on_probation(now, rules.window):
+            starting = most if starting else most - 1
         free.append(_supply(host, held[host.worker], starting))
-    return free, probation
+    return free
+
+
+def with_settings(free: Sequence[Supply], offers: Mapping[str, frozenset[str]]) -> list[Supply]:
+    """Return the workers with the settings that each may measure; see `Offers.find`."""
+    return [replace(each, settings=offers.get(each.worker, frozenset())) for each in free]
 
 
 def can_replace(other: Host, host: Host, now: float, silence: float) -> bool:
@@ -273,15 +303,32 @@ def demands(
 ) -> list[Demand]:
     """Of each shape that waits and has workers, the measurements that come next: for each owner as
     many as could start now, and a few that may hold back resources. Empty if none could start."""
-    open_ = [supply for supply in free if can_start(supply, policy)]
-    room = {shape.id: _room(shape, open_) for shape in shapes}
+    room = {shape.id: room_of(shape, free, policy) for shape in shapes}
     if not any(room.values()):
         return []
+    suited = [s for s in shapes if any(_suits(s, supply) for supply in free)]
+    return heads(
+        session,
+        suited,
+        now,
+        free,
+        {s.id: min(room[s.id] + policy.reservations, policy.placements) for s in suited},
+    )
+
+
+def heads(
+    session: Session,
+    shapes: Sequence[Waiting],
+    now: datetime,
+    free: Sequence[Supply],
+    limits: Mapping[str, int],
+) -> list[Demand]:
+    """Return the measurements of each shape that come next: for each owner as many as the limit
+    of the shape."""
     found: list[Demand] = []
     for shape in shapes:
-        if any(_suits(shape, supply) for supply in free):
-            limit = min(room[shape.id] + policy.reservations, policy.placements)
-            found.extend(first_in_queue(session, shape, now, limit, _running(shape, free)))
+        running = _running(shape, free)
+        found.extend(first_in_queue(session, shape, now, limits[shape.id], running))
     failed = _failed_on(session, [demand.measurement for demand in found])
     return [
         replace(demand, avoid_workers=frozenset(failed[demand.measurement]))
@@ -322,6 +369,7 @@ def waiting_shapes(now: datetime) -> Select[*tuple[Any, ...]]:
 
 
 _measurement = schema.Measurement
+_ONE = literal_column("1", Integer)
 _ORDER = (
     _measurement.shape_id,
     _measurement.priority.desc(),
@@ -347,8 +395,8 @@ def _suits(shape: Waiting, supply: Supply) -> bool:
     )
 
 
-def _room(shape: Waiting, free: Iterable[Supply]) -> int:
-    """How many of a shape could start now, were there nothing else."""
+def room_of(shape: Waiting, free: Iterable[Supply], policy: Policy) -> int:
+    """Return how many of a shape could start now, were there nothing else."""
     return sum(
         min(
             supply.cpus // shape.cpus,
@@ -356,7 +404,7 @@ def _room(shape: Waiting, free: Iterable[Supply]) -> int:
             supply.memory_bytes // max(1, shape.memory_bytes),
         )
         for supply in free
-        if _suits(shape, supply)
+        if can_start(supply, policy) and _suits(shape, supply)
     )
 
 
@@ -418,7 +466,7 @@ def _first_of_batches(shape: Waiting, now: datetime, limit: int) -> Select[*tupl
         return query.order_by(*_ORDER).limit(1).scalar_subquery()
 
     head = aliased(table)
-    batch, place = literal_column("1").label("batch"), literal_column("1").label("place")
+    batch, place = _ONE.label("batch"), _ONE.label("place")
     columns = (head.id, head.priority, head.batch_at, head.queued_at, head.owner)
     walk = select(*columns, batch, place).where(head.id == first()).cte("walk", recursive=True)
     at = walk.c

@@ -83,23 +83,38 @@ def _unmet(db: Database, session: Session, batch_id: str) -> list[Unmet]:
     )
     if not number:
         return []
-    known = equivalences.of_setting(session, batch.environment_id, batch.profile)
-    packages = environments.manifest(session, batch.environment_id).packages
+    of = (batch.environment_id, batch.profile, batch.hardware_class, batch.conditions_id)
+    return unmet(db, session, number, *of)
+
+
+def unmet(
+    db: Database,
+    session: Session,
+    number: int,
+    environment: str,
+    profile: str,
+    hardware_class: str,
+    wanted_id: str,
+) -> list[Unmet]:
+    """Return why no worker measures under these conditions; nothing where one does, or where no
+    worker of the hardware class can take work at all."""
+    known = equivalences.of_setting(session, environment, profile)
+    packages = environments.manifest(session, environment).packages
     hosts = [
         conditions.facts_of(worker, packages)
-        for worker in workers.at_work(db, session, batch.hardware_class)
+        for worker in workers.at_work(db, session, hardware_class)
     ]
-    if not hosts or any(known.offers(host, batch.conditions_id) for host in hosts):
+    if not hosts or any(known.offers(host, wanted_id) for host in hosts):
         return []
-    if any(known.effective(host) == batch.conditions_id for host in hosts):
-        return [Unmet(number, batch.conditions_id, None)]
-    wanted = conditions.facts_by_id(session, [batch.conditions_id]).get(batch.conditions_id, {})
+    if any(known.effective(host) == wanted_id for host in hosts):
+        return [Unmet(number, wanted_id, None)]
+    wanted = conditions.facts_by_id(session, [wanted_id]).get(wanted_id, {})
     found = {
         said
         for host in hosts
         for said in differences(wanted, {n: t for n, t in host.all.items() if n in wanted})
     }
-    return [Unmet(number, batch.conditions_id, sorted(found))]
+    return [Unmet(number, wanted_id, sorted(found))]
 
 
 def _queued(batch: str) -> ColumnElement[bool]:

@@ -136,9 +136,7 @@ class _Reasons:
         return Reason.BUSY, at
 
     def _fits(self, need: Need, supplies: Sequence[Supply]) -> bool:
-        return any(
-            has_room(need, supply) and supply.starting < self._most for supply in supplies
-        )
+        return any(has_room(need, supply) and supply.starting < self._most for supply in supplies)
 
 
 def _with_placed(

@@ -28,12 +28,12 @@ from assay.domain.placement.types import (
     size_of,
 )
 
-Order: TypeAlias = tuple[float, float, float, float, str]
-_Turn: TypeAlias = tuple[float, int, int, Order]
+_Key: TypeAlias = tuple[float, float, float, float, str]
+_Turn: TypeAlias = tuple[float, int, int, _Key]
 _Rank: TypeAlias = tuple[float, str, Supply]
 
 
-def queue_order(demand: Demand) -> Order:
+def queue_order(demand: Demand) -> _Key:
     """Sort key: priority, older batch, longer budget, older, id."""
     return (
         -demand.priority,
@@ -212,7 +212,7 @@ class _Turns:
     def first(self) -> Queue:
         return min(self.queues, key=self._running.turn)
 
-    def rank(self, now: float, patience: float) -> tuple[bool, float, float, Order]:
+    def rank(self, now: float, patience: float) -> tuple[bool, float, float, _Key]:
         """Who runs least goes first, then who was served longest ago, then queue order.
 
         Smaller ones let the largest go first for a while: they use what larger ones leave, and
