@@ -94,7 +94,7 @@ def test_29_killed_every_few_seconds(tmp_path: Path, warm_start: Spawn) -> None:
     `python -m benchmarks.killed steady` does it every 30 seconds for ten minutes.
     """
     service = EmbeddedService(tmp_path / "data", sandbox="bubblewrap", env={}, spawn=warm_start)
-    steady = kill_every(service, 5, lasting=16, ideas=20)
+    steady = kill_every(service, 5, lasting=16, ideas=20, each=1)
     steady.report.assert_sound()
     assert steady.hit_work >= 2, "the kills hit nothing"
     assert steady.finished[1] > 0, "nothing was finished between two kills"

@@ -23,7 +23,7 @@ router = page_router()
 #: Batches whose reasons to wait are looked up; each takes several queries.
 _MOST_WAITING = 10
 #: Of each stage of the queue; `assay queue` shows more.
-_MOST_NEXT = 10
+_MOST_NEXT = 5
 
 
 @router.get("/workers")

@@ -365,7 +365,7 @@ def _names(session: Session, found: Sequence[Outlook]) -> dict[str, str]:
     ids = {each.worker for each in found if each.worker}
     table = schema.Worker
     rows = session.execute(select(table.id, table.name).where(table.id.in_(ids)))
-    return {key: value for key, value in rows}
+    return dict(rows.all())
 
 
 def _experiments(session: Session, found: Sequence[Outlook], owner: str) -> dict[str, str]:
@@ -381,4 +381,4 @@ def _experiments(session: Session, found: Sequence[Outlook], owner: str) -> dict
         )
         .order_by(experiment.id.desc())
     )
-    return {key: value for key, value in rows}
+    return dict(rows.all())

@@ -100,7 +100,7 @@ def answers(db: Database, session: Session) -> dict[str, int]:
         .where(sample.finished_at > db.now(session) - RECENT)
         .group_by(schema.Experiment.batch_id)
     )
-    return {key: value for key, value in rows}
+    return dict(rows.all())
 
 
 @dataclass(frozen=True)

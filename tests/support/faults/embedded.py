@@ -88,15 +88,22 @@ class EmbeddedService(ServiceProcess):
         finally:
             self.launcher, self.env = usual, env
 
-    def request(self, count: int, *, first: int = 0) -> BatchRequest:
-        """Return a batch of toy ideas that may run in any sandbox."""
-        request = toy_batch(toy_ideas(count, first=first))
+    def request(self, count: int, *, first: int = 0, seconds: float = 0) -> BatchRequest:
+        """Return a batch of toy ideas that may run in any sandbox; see `toy_ideas`."""
+        request = toy_batch(toy_ideas(count, first=first, seconds=seconds))
         request.options.allow_unisolated = True
         return request
 
-    def submit(self, count: int, *, first: int = 0, hardware_class: str | None = None) -> str:
+    def submit(
+        self,
+        count: int,
+        *,
+        first: int = 0,
+        hardware_class: str | None = None,
+        seconds: float = 0,
+    ) -> str:
         """Submit toy ideas, and return the id of their batch."""
-        request = self.request(count, first=first)
+        request = self.request(count, first=first, seconds=seconds)
         request.hardware_class = hardware_class
         with self.client() as client:
             batch = client.batches.create(request).id
@@ -275,8 +282,11 @@ class Steady:
     report: Report
 
 
-def kill_every(service: EmbeddedService, seconds: float, *, lasting: float, ideas: int) -> Steady:
-    """Kill a service every `seconds` after it became ready, `lasting` so long, on one batch.
+def kill_every(
+    service: EmbeddedService, seconds: float, *, lasting: float, ideas: int, each: float = 0
+) -> Steady:
+    """Kill a service every `seconds` after it became ready, `lasting` so long, on one batch of
+    ideas that take `each` so many seconds at least.
 
     Then let it finish, and check that all ideas succeeded, and once each.
     """
@@ -289,7 +299,7 @@ def kill_every(service: EmbeddedService, seconds: float, *, lasting: float, idea
         ready.append(round(time.monotonic() - began, 2))
 
     start()
-    service.submit(ideas)
+    service.submit(ideas, seconds=each)
     end = time.monotonic() + lasting
     while time.monotonic() < end:
         time.sleep(seconds)
