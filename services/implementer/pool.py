@@ -29,18 +29,13 @@ from services.implementer.executors import executor_of
 from services.implementer.judges import Judges
 from services.implementer.judging import Files, Judge, Patched
 from services.implementer.loop import Loop, Shared, conclude, given, take_up
+from services.implementer.places import Places
 from services.implementer.turns import FairThreads, Turn, current
 
 log = logging.getLogger(__name__)
 #: Faults of our own (a full disk, an unreachable store) after which an idea is given up.
 MAX_FAULTS = 5
 THREADS = 2
-#: A batch may have so many times as many ideas under way as there are places left. One alone gets
-#: three quarters of them, two get three sevenths each: something is left for the next batch,
-#: however long the ideas of the others take.
-CROWD = 3
-#: The same for all batches of an owner: one alone gets seven eighths of the places.
-CROWD_OF_OWNER = 7
 #: More ideas are looked for when no more than this share of what a batch had under way is.
 REFILL = 0.9
 #: Leases are renewed this many times before they would run out.
@@ -85,10 +80,8 @@ class ImplementPool:
         self._numbers = itertools.count()
         self._thread = threading.Thread(target=self._serve, name="implementer", daemon=True)
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        #: How many ideas of each owner and of each batch are under way, and of each batch were
-        #: after the last look for more.
-        self._of_owner: Counter[str] = Counter()
-        self._of_batch: Counter[str] = Counter()
+        self._places = Places(context.settings.concurrent_ideas)
+        #: How many ideas of each batch were under way after the last look for more.
         self._of_batch_then: Counter[str] = Counter()
         #: Those that have begun, and so are held.
         self._begun: set[str] = set()
@@ -199,36 +192,23 @@ class ImplementPool:
     async def _find(self) -> None:
         while self._find_again:
             self._find_again = False
-            free = self._free()
+            free = self._places.free
             if free <= 0:
                 return  # the next idea that is done looks again
             try:
                 known = [*self._tasks, *self._resting]
-                full = [b for b in self._of_batch if self._is_full(b)]
-                full += [o for o in self._of_owner if self._is_full_of(o)]
+                full = self._places.full()
                 found = await asyncio.to_thread(self._unfinished, free, known, full)
             except Exception as error:  # without this look, lost messages would stay lost
                 log.warning("cannot look for ideas to implement: %s", error)
                 return
             self._is_more = len(found) == free or bool(full)
             for each in found:
-                if self._is_full(each.batch) or self._is_full_of(each.owner):
+                if self._places.is_full(each.batch) or self._places.is_full_of(each.owner):
                     self._is_more = True
                 else:
                     self._look_at(each)
-            self._of_batch_then = self._of_batch.copy()
-
-    def _free(self) -> int:
-        """The places left for ideas."""
-        return self._context.settings.concurrent_ideas - len(self._tasks)
-
-    def _is_full(self, batch: str) -> bool:
-        """Whether the places left are for other batches."""
-        return self._of_batch[batch] >= CROWD * self._free()
-
-    def _is_full_of(self, owner: str) -> bool:
-        """Whether the places left are for other owners."""
-        return self._of_owner[owner] >= CROWD_OF_OWNER * self._free()
+            self._of_batch_then = self._places.of_batch.copy()
 
     def _unfinished(self, limit: int, known: list[str], full: list[str]) -> list[Waiting]:
         db = self._context.db
@@ -243,21 +223,14 @@ class ImplementPool:
         turn = Turn(waiting.owner, waiting.batch, waiting.priority, next(self._numbers))
         task = self._loop.create_task(self._implement(waiting.id, turn))
         self._tasks[waiting.id] = task
-        self._of_batch[waiting.batch] += 1
-        self._of_owner[waiting.owner] += 1
+        self._places.add(waiting.owner, waiting.batch)
         task.add_done_callback(lambda _: self._forget(waiting))
 
     def _forget(self, waiting: Waiting) -> None:
         self._tasks.pop(waiting.id, None)
         self._begun.discard(waiting.id)
-        for counter, name in (
-            (self._of_batch, waiting.batch),
-            (self._of_owner, waiting.owner),
-        ):
-            counter[name] -= 1
-            if not counter[name]:
-                del counter[name]
-        left = self._of_batch[waiting.batch]
+        self._places.add(waiting.owner, waiting.batch, -1)
+        left = self._places.of_batch[waiting.batch]
         if self._is_more and left <= REFILL * self._of_batch_then[waiting.batch]:
             self._find_soon()
 

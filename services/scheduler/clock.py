@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
@@ -21,17 +20,18 @@ from assay.domain.placement import Demand, Placement, Size, Supply, place
 from assay.domain.states import WorkerState
 from assay.storage import assignments, batches, expiry, leader, shapes
 from assay.storage.database import Database
-from services.scheduler.newcomers import Newcomers
-from services.scheduler.reconcile import Reconciler
-from services.scheduler.settings import SchedulerSettings
-from services.scheduler.state import (
+from assay.storage.placing import (
     View,
     can_start,
     demands,
     supplies,
     view,
     waiting,
+    with_settings,
 )
+from services.scheduler.newcomers import Newcomers
+from services.scheduler.reconcile import Reconciler
+from services.scheduler.settings import SchedulerSettings
 from services.scheduler.ticks import Ticks
 
 log = logging.getLogger(__name__)
@@ -134,8 +134,10 @@ class Scheduler:
 
     def _lead(self) -> bool:
         if self._epoch is None or self._clock() >= self._renew_at:
+            settings = self._settings
             epoch = leader.acquire(
-                self._db, self._holder, self._settings.leader_lease, self._epoch
+                *(self._db, self._holder, settings.leader_lease, self._epoch),
+                rules=settings.rules.stored(),
             )
             self._renew_at = self._clock() + self._settings.leader_seconds / 3
             is_new, self._epoch = epoch != self._epoch, epoch
@@ -179,20 +181,18 @@ class Scheduler:
 
     def _turn(self) -> int:
         settings, policy = self._settings, self._settings.policy
-        window = settings.cordon_window_seconds
         seen = self._look()
         if self._reconciler.repair(seen):
             self._on_commit()
             seen = self._look()
         if self._newcomers.decide():
             self._on_commit()
-        free, probation = supplies(seen, settings.silence.total_seconds(), window, policy)
+        free = supplies(seen, settings.rules)
         if not any(can_start(supply, policy) for supply in free):
             return 0
         now = seen.now.timestamp()
         queue, free = self._queue(seen, free)
         placements = place(queue, free, now, policy, self._served) if queue else []
-        placements = _one_each(placements, probation)
         if not placements:
             return 0
         with self._write() as session:
@@ -214,7 +214,7 @@ class Scheduler:
             with self._db.read() as session:
                 shapes = waiting(session, seen.now)
                 offers = self._newcomers.offers(session, shapes, hosts)
-        free = [replace(each, settings=offers.get(each.worker, frozenset())) for each in free]
+        free = with_settings(free, offers)
         with self._db.read() as session:
             return demands(session, shapes, seen.now, free, self._settings.policy), free
 
@@ -228,15 +228,3 @@ class Scheduler:
         for demand in queue:
             if demand.measurement in placed:
                 self._served[demand.size] = now
-
-
-def _one_each(placements: list[Placement], workers: set[str]) -> list[Placement]:
-    """The placements, but only the first on each of these workers."""
-    taken: set[str] = set()
-    kept = []
-    for placement in placements:
-        if placement.worker in workers and placement.worker in taken:
-            continue
-        taken.add(placement.worker)
-        kept.append(placement)
-    return kept

@@ -7,38 +7,25 @@ anything else of a setting; `assay/storage/equivalences.py` says what follows fr
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from assay.contracts.environment import EnvironmentManifest, Profile
-from assay.domain.conditions import OWN_OWNER, Conditions, HostFacts, host_facts
-from assay.domain.errors import AssayError
+from assay.domain.conditions import OWN_OWNER, Conditions
 from assay.domain.states import MeasurementKind
 from assay.storage import conditions, environments, equivalences, measurements, schema
 from assay.storage.database import Database
 from assay.storage.equivalences import SEEDS, Equality, Known
 from assay.storage.measurements import Identity, Terms
+from assay.storage.offers import Offers, Pinned, apart
+from assay.storage.placing import Host, Waiting
 from assay.storage.rows import get
-from services.scheduler.state import Host, Waiting
 
 log = logging.getLogger(__name__)
 #: That of the most urgent batch: a host can do nothing else there before.
 PRIORITY = 100
-
-
-@dataclass(frozen=True, order=True)
-class _Pinned:
-    """An environment, profile and conditions that something waits for."""
-
-    environment: str
-    profile: str
-    conditions: str
 
 
 class Newcomers:
@@ -47,59 +34,13 @@ class Newcomers:
     def __init__(self, db: Database, write: Callable[[], AbstractContextManager[Session]]) -> None:
         self._db = db
         self._write = write
-        self._infos: dict[tuple[str, str], dict[str, Any]] = {}
-        self._facts: dict[tuple[str, str, tuple[str, ...]], HostFacts] = {}
-        self._waiting: dict[_Pinned, tuple[Known, EnvironmentManifest]] = {}
+        self._offers = Offers()
 
     def offers(
         self, session: Session, shapes: Sequence[Waiting], hosts: Sequence[Host]
     ) -> dict[str, frozenset[str]]:
         """The settings that each worker may measure now."""
-        self._read(session, hosts)
-        self._waiting = {}
-        for each in sorted({_pinned(shape) for shape in shapes if shape.setting}):
-            with _apart(each):
-                self._waiting[each] = (
-                    equivalences.of_setting(session, each.environment, each.profile),
-                    environments.manifest(session, each.environment),
-                )
-        found: dict[str, set[str]] = defaultdict(set)
-        for shape in shapes:
-            if (each := _pinned(shape)) not in self._waiting:
-                continue
-            known, manifest = self._waiting[each]
-            for host in hosts:
-                facts = self._facts_of(host, manifest.packages)
-                if host.hardware_class == shape.hardware_class and known.offers(
-                    facts, each.conditions
-                ):
-                    found[host.worker].add(shape.setting)
-        return {worker: frozenset(settings) for worker, settings in found.items()}
-
-    def _read(self, session: Session, hosts: Sequence[Host]) -> None:
-        """Keep the facts of these workers, and of no others."""
-        keys = {(host.worker, host.incarnation) for host in hosts}
-        self._infos = {key: info for key, info in self._infos.items() if key in keys}
-        self._facts = {key: facts for key, facts in self._facts.items() if key[:2] in keys}
-        new = keys - self._infos.keys()
-        if not new:
-            return
-        table = schema.Worker
-        rows = session.execute(
-            select(table.id, table.incarnation, table.info).where(
-                table.id.in_({worker for worker, _ in new})
-            )
-        )
-        for worker, incarnation, info in rows:
-            if (worker, incarnation) in new:
-                self._infos[worker, incarnation] = info
-
-    def _facts_of(self, host: Host, packages: tuple[str, ...]) -> HostFacts:
-        key = (host.worker, host.incarnation, packages)
-        if key not in self._facts:
-            info = self._infos.get(key[:2], {})
-            self._facts[key] = host_facts(host.hardware_class, info, packages)
-        return self._facts[key]
+        return self._offers.find(session, shapes, hosts)
 
     def decide(self) -> bool:
         """Decide about hosts whose controls have ended. Whether anything changed."""
@@ -112,7 +53,7 @@ class Newcomers:
         with self._write() as session:
             now = self._db.now(session)
             for row in map(session.merge, ended):
-                with _apart(_Pinned(row.environment_id, row.profile, row.equals_id)):
+                with apart(Pinned(row.environment_id, row.profile, row.equals_id)):
                     metric = environments.manifest(session, row.environment_id).metric
                     again = equivalences.to_repeat(session, row)
                     if again:
@@ -137,8 +78,8 @@ class Newcomers:
         cordoned or drains will be back, and others are compared with it.
         """
         changed = False
-        for each, (known, manifest) in self._waiting.items():
-            with _apart(each):
+        for each, (known, manifest) in self._offers.waiting.items():
+            with apart(each):
                 fitting = self._fitting(each, known, manifest, hosts, at_work)
                 is_new = any(known.state(host.facts.narrow) is None for host in fitting)
                 is_there = any(known.is_defined_by(host.facts) for host in fitting)
@@ -149,7 +90,7 @@ class Newcomers:
 
     def _fitting(
         self,
-        each: _Pinned,
+        each: Pinned,
         known: Known,
         manifest: EnvironmentManifest,
         hosts: Iterable[Host],
@@ -160,7 +101,7 @@ class Newcomers:
         need = manifest.profiles[each.profile]
         found = []
         for host in hosts:
-            facts = self._facts_of(host, manifest.packages)
+            facts = self._offers.facts_of(host, manifest.packages)
             shared = known.canonical(facts.wide) == each.conditions
             if shared and facts.narrow != facts.wide and _fits(need, host):
                 offered = host.gpus if need.gpus else host.cpus
@@ -169,7 +110,7 @@ class Newcomers:
         return found
 
     def _introduce(
-        self, session: Session, each: _Pinned, hosts: Sequence[equivalences.Host]
+        self, session: Session, each: Pinned, hosts: Sequence[equivalences.Host]
     ) -> bool:
         known = equivalences.of_setting(session, each.environment, each.profile)
         environment = get(session, schema.Environment, each.environment, "environment")
@@ -215,21 +156,6 @@ class Newcomers:
         for seed in seeds:
             identity = Identity(environment.codebase, environment_id, profile, seed, on, kind)
             measurements.request(self._db, session, identity, need, terms)
-
-
-@contextmanager
-def _apart(each: _Pinned) -> Iterator[None]:
-    """Leave out one environment that this version cannot read, say: others are scheduled."""
-    try:
-        yield
-    except AssayError:  # the leadership or the database is lost, and that ends the tick
-        raise
-    except Exception:
-        log.exception("%s, %s: cannot be scheduled", each.environment, each.profile)
-
-
-def _pinned(shape: Waiting) -> _Pinned:
-    return _Pinned(shape.environment_id, shape.profile, shape.conditions_id)
 
 
 def _fits(need: Profile, host: Host) -> bool:

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from assay.domain.states import AttemptState, WorkerState
 from assay.storage import cordons, expiry, workers
 from assay.storage.database import Database
+from assay.storage.placing import View, can_replace
 from services.scheduler.settings import SchedulerSettings
-from services.scheduler.state import View, can_replace
 from services.scheduler.ticks import Ticks
 
 log = logging.getLogger(__name__)

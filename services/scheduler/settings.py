@@ -9,6 +9,7 @@ from pydantic_settings import SettingsConfigDict
 
 from assay.domain.placement import Policy
 from assay.settings import ServiceSettings, Weights
+from assay.storage.placing import Rules
 
 
 class SchedulerSettings(ServiceSettings):
@@ -48,6 +49,10 @@ class SchedulerSettings(ServiceSettings):
             placements=self.placements,
             shares=self.shares,
         )
+
+    @property
+    def rules(self) -> Rules:
+        return Rules(self.policy, self.silence.total_seconds(), self.cordon_window_seconds)
 
     @property
     def silence(self) -> timedelta:

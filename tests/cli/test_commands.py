@@ -610,6 +610,45 @@ def test_bad_files_and_flags_are_wrong_usage(cli: Cli, tmp_path: Path, ideas: st
     assert cli.service.batches == {}
 
 
+def test_the_queue(cli: Cli) -> None:
+    empty = cli("queue")
+    assert (empty.code, empty.out) == (0, "")
+    assert "Nothing waits and nothing runs." in empty.err
+    mine = {"owner": "local", "owners": 1, "weight": 2.0, "waiting": 1234, "under_way": 5}
+    others = {"owner": None, "owners": 3, "weight": 3.0, "waiting": 9, "under_way": 1}
+    shares = {"has": 0.83, "recent": None, "due": 0.4}
+    batch = {
+        "batch": "bat_1", "environment": "toy@1", "profile": "tiny", "priority": 7,
+        "waiting": 1234, "under_way": 5, "paused": 2, "again_at": None, **shares,
+    }  # fmt: skip
+    nobody = {"batch": None, "experiment": None, "measurement": None, "cpus": 1, "at": None}
+    cli.service.measuring = [
+        {
+            "hardware_class": "h", "unit": "GPUs", "total": 8, "under_way": 6,
+            "owners": [mine | shares, others | shares],
+            "batches": [batch],
+            "next": [
+                {"place": 1, "yours": False, "gpus": 1, "reason": "busy", "why": "[red]"} | nobody,
+                {"place": 2, "yours": True, "gpus": 8, "reason": "busy", "why": "all that fits"}
+                | nobody
+                | {"batch": "bat_1", "experiment": "exp_1"},
+            ],
+        }
+    ]  # fmt: skip
+    cli.service.scheduled = False
+    shown = cli("queue", "--limit", "2")
+    words = " ".join(shown.out.split())
+    assert "Measuring on h: 6 of 8 GPUs in use" in words
+    assert "local 2 1234 5 83 % 40 %" in words
+    assert "bat_1 7 1234 (2 paused) 5 83 % 40 %" in words
+    assert "3 other owners 3 9 1" in words
+    assert "1 another owner's 1 GPU [red]" in words
+    assert "2 exp_1 bat_1 8 GPUs all that fits" in words
+    assert "Implementing" not in words
+    assert "No scheduler runs" in shown.err
+    assert cli("queue", "--json").json["data"]["measuring"][0]["unit"] == "GPUs"
+
+
 @pytest.mark.parametrize(
     ("status", "kind", "code"),
     [
@@ -734,7 +773,7 @@ def test_every_verb_takes_json_and_has_help() -> None:
         seen += 1
         options = {o for p in item.params for o in p.opts}
         assert "--json" in options, name
-    assert seen == 70
+    assert seen == 71
 
 
 def test_an_asynchronous_search_shows_its_slots_and_its_decisions(cli: Cli) -> None:

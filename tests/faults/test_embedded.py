@@ -17,6 +17,7 @@ from tests.support.faults.embedded import (
     EmbeddedService,
     die_at,
     kill_at_a_moment,
+    kill_every,
     kill_repeatedly,
     undisturbed_seconds,
 )
@@ -84,6 +85,19 @@ def test_29_killed_again_and_again(tmp_path: Path, warm_start: Spawn) -> None:
     assert recovery.hit_work >= 2, "the kills hit nothing"
     recovery.report.assert_sound()
     assert recovery.report.counts["experiments"] == 12
+
+
+@pytest.mark.bubblewrap
+def test_29_killed_every_few_seconds(tmp_path: Path, warm_start: Spawn) -> None:
+    """One batch goes on from kill to kill: what is begun is finished first.
+
+    `python -m benchmarks.killed steady` does it every 30 seconds for ten minutes.
+    """
+    service = EmbeddedService(tmp_path / "data", sandbox="bubblewrap", env={}, spawn=warm_start)
+    steady = kill_every(service, 5, lasting=16, ideas=20, each=1)
+    steady.report.assert_sound()
+    assert steady.hit_work >= 2, "the kills hit nothing"
+    assert steady.finished[1] > 0, "nothing was finished between two kills"
 
 
 def test_29_a_second_instance_refuses_to_start(

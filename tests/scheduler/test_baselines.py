@@ -12,7 +12,7 @@ from assay.storage import batches, schema
 from assay.storage.baselines import seeds_with_ideas
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
-from services.scheduler.state import demands, supplies, view, waiting
+from assay.storage.placing import Rules, demands, supplies, view, waiting
 from tests.storage.lifecycle import World
 
 
@@ -40,7 +40,7 @@ def queue(world: World) -> list[str]:
     policy = Policy(reservations=50)
     with world.db.read() as session:
         seen = view(world.db, session, 1800)
-        free, _ = supplies(seen, 60, 1800, policy)
+        free = supplies(seen, Rules(policy, 60, 1800))
         found = demands(session, waiting(session, seen.now), seen.now, free, policy)
     return [demand.measurement for demand in sorted(found, key=queue_order)]
 

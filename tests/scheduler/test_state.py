@@ -9,12 +9,13 @@ from sqlalchemy import insert, select, text, update
 
 from assay.domain.conditions import Conditions
 from assay.domain.ids import new_id
-from assay.domain.placement import Policy, place
+from assay.domain.placement import Demand, Policy, place
 from assay.environments.catalog import Catalog
 from assay.storage import schema, shapes
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
-from services.scheduler.state import (
+from assay.storage.placing import (
+    Rules,
     demands,
     first_in_queue,
     supplies,
@@ -58,7 +59,7 @@ def test_only_heads_are_read_and_only_what_could_start(world: World) -> None:
     policy = Policy()
     with world.db.read() as session:
         seen = view(world.db, session, 1800)
-        free, _ = supplies(seen, 60, 1800, policy)
+        free = supplies(seen, Rules(policy, 60, 1800))
         heads = demands(session, waiting(session, seen.now), seen.now, free, policy)
         ids = session.scalars(select(schema.Measurement.id).order_by(schema.Measurement.id)).all()
     assert [d.measurement for d in heads] == list(ids[: 4 + policy.reservations])
@@ -72,7 +73,7 @@ def test_nothing_is_read_when_nothing_could_start(world: World) -> None:
     assert clock.ticks.decisions["assigned"] == 4
     with world.db.read() as session:
         seen = view(world.db, session, 1800)
-        free, _ = supplies(seen, 60, 1800, Policy())
+        free = supplies(seen, Rules(Policy(), 60, 1800))
         assert demands(session, waiting(session, seen.now), seen.now, free, Policy()) == []
 
 
@@ -128,7 +129,7 @@ def next_in_queue(world: World, limit: int, **shares: float) -> Counter[str]:
     policy = Policy(starting_per_worker=limit, shares=shares)
     with world.db.read() as session:
         seen = view(world.db, session, 1800)
-        free, _ = supplies(seen, 60, 1800, policy)
+        free = supplies(seen, Rules(policy, 60, 1800))
         heads = demands(session, waiting(session, seen.now), seen.now, free, policy)
     chosen = {each.measurement for each in place(heads, free, seen.now.timestamp(), policy)}
     with world.db.read() as session:
@@ -174,6 +175,41 @@ def test_what_runs_counts_against_a_share(world: World) -> None:
         world.claim(attempt)
     submit(world, "other", 5, "b")
     assert next_in_queue(world, 8) == {"other": 4}
+
+
+def test_the_queue_is_read_in_as_many_statements_for_many_batches_as_for_few(
+    world: World,
+) -> None:
+    """And what is read is the first of each batch, the highest priority and the oldest first."""
+    names = [f"batch {number}" for number in range(12)]
+    for number, name in enumerate(names):
+        submit(world, name, 3, f"owner {number % 2}", priority=number // 4)
+    with world.db.read() as session:
+        ideas = set(session.scalars(select(schema.ExperimentMeasurement.measurement_id)))
+
+    def read(limit: int) -> tuple[list[Demand], int]:
+        with world.db.read() as session:
+            now = world.db.now(session)
+            (shape,) = waiting(session, now)
+            found: list[Demand] = []
+            seen = _statements(
+                session, lambda: found.extend(first_in_queue(session, shape, now, limit))
+            )
+        return [each for each in found if each.measurement in ideas], len(seen)
+
+    found, statements = read(100)
+    assert statements == 1
+    assert len(found) == 36
+    assert len({each.measurement for each in found}) == 36
+    for owner in ("owner 0", "owner 1"):
+        own = [each for each in found if each.owner == owner]
+        assert [each.priority for each in own] == [2] * 6 + [1] * 6 + [0] * 6
+    few, _ = read(2)
+    assert Counter(each.owner for each in few) == {"owner 0": 2, "owner 1": 2}
+    assert {each.priority for each in few} == {2}
+    assert {each.batch for each in few} == {each.batch for each in found if each.priority == 2}, (
+        "batches of an owner take turns"
+    )
 
 
 def test_a_priority_does_not_overtake_another_owner(world: World) -> None:

@@ -108,6 +108,8 @@ class FakeService:
         self.keys: dict[str, str] = {}
         self.measurements: list[dict[str, Any]] = []
         self.worker: dict[str, Any] = {}
+        self.scheduled = True
+        self.measuring: list[dict[str, Any]] = []
         """What is otherwise about the one worker."""
         self.more_workers: list[dict[str, Any]] = []
         """What is otherwise about further ones, which can only be listed."""
@@ -185,6 +187,16 @@ class FakeService:
                 return handler(request, *match.groups())
         raise Refused(404, "not_found", f"no route {request.method} {path}")
 
+    @property
+    def queue(self) -> dict[str, Any]:
+        """The queue: what a test says is measured, and nothing to implement."""
+        return {
+            "at": NOW,
+            "scheduled": self.scheduled,
+            "implementing": EMPTY_STAGE,
+            "measuring": self.measuring,
+        }
+
     def _routes(self) -> list[tuple[str, str, Callable[..., httpx2.Response]]]:
         id_ = "([^/]+)"
         return [
@@ -219,6 +231,7 @@ class FakeService:
             ("GET", f"/v1/measurements/{id_}", lambda r, m: ok(self._known_measurement(m))),
             ("POST", f"/v1/measurements/{id_}/retry", self._retry_measurement),
             ("GET", "/v1/conditions", lambda r: page(CONDITIONS, r)),
+            ("GET", "/v1/queue", lambda r: ok(self.queue)),
             ("GET", "/v1/workers", lambda r: page(self._workers(), r)),
             ("GET", "/v1/workers/(here|wrk_1)", lambda r, w: ok(WORKER | self.worker)),
             ("POST", "/v1/workers/(here|wrk_1)/(cordon|uncordon|remove)", self._change_worker),
@@ -749,6 +762,15 @@ CONDITIONS = [
     {"id": id_, "hardware_class": "cpu-fake", "facts": {}, "workers": [], "created_at": NOW}
     for id_ in ("cnd_0123456789abcdef", "cnd_01ff456789abcdef")
 ]
+#: Nothing waits; tests put into it what does.
+EMPTY_STAGE = {
+    "unit": "places", "total": 512, "under_way": 0, "batches": [], "next": [],
+    "owners": [
+        {"owner": name, "owners": 0, "weight": 1.0, "waiting": 0, "under_way": 0, "has": None,
+         "recent": None, "due": None}
+        for name in ("local", None)
+    ],
+}  # fmt: skip
 WORKER = {
     "id": "wrk_1", "name": "here", "state": "active", "cpus": 2, "gpus": 0,
     "memory_bytes": 1 << 30, "hardware_class": "cpu-fake", "sandbox": "subprocess",

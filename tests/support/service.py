@@ -127,14 +127,18 @@ def running(data_dir: Path, *, sandbox: str = "auto", cpus: int = 2) -> Iterator
         service.stop()
 
 
-def toy_ideas(count: int, *, first: int = 0) -> list[IdeaRequest]:
-    """Ideas for `toy` whose codebases all differ: each sets another size of step."""
+def toy_ideas(count: int, *, first: int = 0, seconds: float = 0) -> list[IdeaRequest]:
+    """Ideas for `toy` whose codebases all differ: each sets another size of step.
+
+    `seconds`: for so long each of them sleeps, at least.
+    """
+    pause = f"\nimport time; time.sleep({seconds})" if seconds else ""
     return [
         IdeaRequest(
             text=(
                 f"[Experiment] Take steps of {step}.\n[Code Changes]\nIn `search.py`:\n"
                 "<<<<<<< SEARCH\nSTEP = 0.6\n=======\n"
-                f"STEP = {step}\n>>>>>>> REPLACE\n[End]"
+                f"STEP = {step}{pause}\n>>>>>>> REPLACE\n[End]"
             ),
             client_key=f"step-{step}",
         )

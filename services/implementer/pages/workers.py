@@ -17,10 +17,13 @@ from services.implementer.views.dashboard import (
     running_attempts,
     unfinished_batches,
 )
+from services.implementer.views.queue import queue_body
 
 router = page_router()
 #: Batches whose reasons to wait are looked up.
 _MOST_WAITING = 10
+#: Of each stage of the queue; `assay queue` shows more.
+_MOST_NEXT = 5
 
 
 @router.get("/workers")
@@ -34,6 +37,7 @@ def workers(request: Request, context: ContextDep, owner: OwnerDep) -> Response:
         unfinished = unfinished_batches(session, owner, _MOST_WAITING)
         waiting = batch_bodies(context, session, unfinished)
         queue, together = queue_counts(session), capacity(session)
+        line_up = queue_body(context, session, owner, _MOST_NEXT)
     return render(
         request,
         "workers.html",
@@ -42,5 +46,6 @@ def workers(request: Request, context: ContextDep, owner: OwnerDep) -> Response:
         running=running,
         waiting=waiting,
         queue=queue,
+        line_up=line_up,
         capacity=together,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from decimal import Decimal
 from itertools import chain
 from typing import Any
@@ -35,6 +34,7 @@ from services.implementer.context import Context
 from services.implementer.outcomes import BatchCounts, BatchOutcome
 from services.implementer.views.calls import usage_of_batches
 from services.implementer.views.verdicts import BaselineStats
+from services.implementer.views.waits import waits_for
 
 
 def batch_body(context: Context, session: Session, batch: schema.Batch) -> BatchBody:
@@ -61,7 +61,7 @@ def batch_bodies(
     finished = [row.id for row in rows if row.finished_at is not None]
     outcomes = outcomes_of_finished(context, session, {id_: specs[id_] for id_ in finished})
     outcomes |= _outcomes(session, {id_: specs[id_] for id_ in ids if id_ not in outcomes})
-    under, waits_for = _caps(context, session, rows), _waits_for(context, session, rows)
+    under, waits = _caps(context, session, rows), _waits_for(context, session, rows)
     return [
         _body(
             row,
@@ -72,7 +72,7 @@ def batch_bodies(
             usage=outcomes[row.id].usage,
             caps=under[row.id],
             not_done=outcomes[row.id].counts.capped,
-            waits_for=waits_for.get(row.id, []),
+            waits_for=waits.get(row.id, []),
             bases=_measured_bases(based_on[row.id], stats[row.id]),
             best=outcomes[row.id].best,
         )
@@ -278,23 +278,7 @@ def _waits_for(
         return {}
     now = context.db.now(session)
     found = waiting.of_batches(context.db, session, open_)
-    return {id_: [_waiting(each, now) for each in of] for id_, of in found.items()}
-
-
-def _waiting(found: waiting.Pause | waiting.Want | waiting.Unmet, now: datetime) -> str:
-    what = "1 measurement" if found.number == 1 else f"{found.number} measurements"
-    if isinstance(found, waiting.Pause):
-        seconds = max(0.0, (found.at - now).total_seconds())
-        return f"{what} to be tried again after {found.code}, in {seconds:.0f} s"
-    if isinstance(found, waiting.Unmet):
-        return f"{what} under {found.conditions}: {_unmet(found)}"
-    return f"{what} for a worker of {found.hardware_class}: none can take work"
-
-
-def _unmet(found: waiting.Unmet) -> str:
-    if found.differences is None:
-        return "controls on hosts with other software come first"
-    return f"live workers differ ({'; '.join(found.differences)})"
+    return {id_: [waits_for(each, now) for each in of] for id_, of in found.items()}
 
 
 def _best(session: Session, specs: Mapping[str, MetricSpec]) -> dict[str, BestSummary]:

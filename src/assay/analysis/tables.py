@@ -34,7 +34,7 @@ _WRAPPED = frozenset(
             "Model name",
             "ideator → executor",
         ),
-        *("facts", "workers", "because of", "evidence"),
+        *("facts", "workers", "because of", "evidence", "why it waits"),
     }
 )
 #: From these widths on there is room for the verdict in words, and for ids.

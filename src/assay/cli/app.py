@@ -22,6 +22,7 @@ from assay.cli import (
     measurement,
     model,
     patch,
+    queue,
     report,
     search,
     ui,
@@ -92,6 +93,7 @@ def build_app(
     ):
         app.add_typer(noun.app)
     app.command("compare")(compare.compare)
+    app.command("queue")(queue.queue)
     app.command("doctor")(doctor.doctor)
     app.command("demo")(demo.demo)
     app.command("ui")(ui.ui)

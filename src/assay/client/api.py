@@ -27,6 +27,7 @@ from assay.contracts.environment import (
     EnvironmentBody,
     PriorBody,
 )
+from assay.contracts.queue import QueueBody
 from assay.contracts.worker import AdmitRequest, AdmittedBody, CordonRequest, WorkerBody
 
 
@@ -298,6 +299,11 @@ class Client:
         query = {name: value for name, value in asked.items() if value is not None}
         response = self._http.request("GET", "/v1/comparison", query=query)
         return PairBody.model_validate_json(response.content)
+
+    def queue(self, *, limit: int = 20) -> QueueBody:
+        """What is implemented and measured next, `limit` of each stage, and why the rest waits."""
+        response = self._http.request("GET", "/v1/queue", query={"limit": limit})
+        return QueueBody.model_validate_json(response.content)
 
     def version(self) -> str:
         """The version of the service."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -21,12 +22,14 @@ def acquire(
     ttl: timedelta,
     epoch: int | None = None,
     name: str = SCHEDULER,
+    *,
+    rules: dict[str, Any] | None = None,
 ) -> int | None:
     """Become leader, or stay it with the `epoch` held.
 
     A holder that was restarted under its own name takes over at once, with a new epoch. So does
     one whose lease has run out, since nobody led meanwhile. Returns the epoch, or None while
-    somebody else holds the lease.
+    somebody else holds the lease. `rules`: what it decides by, for others to read (`rules_of`).
     """
     with db.write() as session:
         now = db.now(session)
@@ -34,14 +37,29 @@ def acquire(
             select(schema.Leader).where(schema.Leader.name == name).with_for_update()
         ).one_or_none()
         if row is None:
-            first = {"name": name, "holder": holder, "epoch": 1, "expires_at": now + ttl}
+            first = {
+                "name": name,
+                "holder": holder,
+                "epoch": 1,
+                "expires_at": now + ttl,
+                "rules": rules,
+            }
             return 1 if insert_missing(session, schema.Leader, [first]) else None
         if row.holder != holder and row.expires_at > now:
             return None
         if row.holder != holder or row.epoch != epoch or row.expires_at <= now:
             row.holder, row.epoch = holder, row.epoch + 1
         row.expires_at = now + ttl
+        row.rules = rules
         return row.epoch
+
+
+def rules_of(db: Database, session: Session, name: str = SCHEDULER) -> dict[str, Any] | None:
+    """Return what the leader decides by; None if nobody leads."""
+    table = schema.Leader
+    return session.scalars(
+        select(table.rules).where(table.name == name, table.expires_at > db.now(session))
+    ).one_or_none()
 
 
 def release(db: Database, holder: str, name: str = SCHEDULER) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -78,8 +78,8 @@ def of_batches(
                 wanted[batch_id, hardware_class] += number
         for (batch_id, hardware_class), number in wanted.items():
             found[batch_id].append(Want(number, hardware_class))
-        for batch_id, unmet in _unmet(db, session, queued):
-            found[batch_id].append(unmet)
+        for batch_id, each in _unmet(db, session, queued):
+            found[batch_id].append(each)
     return found
 
 
@@ -118,22 +118,42 @@ def _unmet(
     for batch in batches:
         if batch.conditions_id != UNRECORDED and (batch.id, batch.conditions_id) in queued:
             settings[batch.environment_id, batch.profile, batch.hardware_class].append(batch)
-    for (environment_id, profile, hardware_class), members in settings.items():
-        known = equivalences.of_setting(session, environment_id, profile)
-        packages = environments.manifest(session, environment_id).packages
-        hosts = [
-            conditions.facts_of(worker, packages)
-            for worker in workers.at_work(db, session, hardware_class)
-        ]
-        facts = conditions.facts_by_id(session, sorted({b.conditions_id for b in members}))
+    for setting, members in settings.items():
+        found = unmet(db, session, *setting, {batch.conditions_id for batch in members})
         for batch in members:
             on = batch.conditions_id
-            if hosts and not any(known.offers(host, on) for host in hosts):
-                if any(known.effective(host) == on for host in hosts):
-                    said = None
-                else:
-                    said = _differences(facts.get(on, {}), hosts)
-                yield batch.id, Unmet(queued[batch.id, on], on, said)
+            if on in found:
+                yield batch.id, Unmet(queued[batch.id, on], on, found[on])
+
+
+def unmet(
+    db: Database,
+    session: Session,
+    environment: str,
+    profile: str,
+    hardware_class: str,
+    wanted: Collection[str],
+) -> dict[str, list[str] | None]:
+    """Return for each of the conditions under which no worker measures what `Unmet` says of it.
+
+    None of them is there if no worker of the hardware class can take work at all.
+    """
+    known = equivalences.of_setting(session, environment, profile)
+    packages = environments.manifest(session, environment).packages
+    hosts = [
+        conditions.facts_of(worker, packages)
+        for worker in workers.at_work(db, session, hardware_class)
+    ]
+    if not hosts:
+        return {}
+    facts = conditions.facts_by_id(session, sorted(wanted))
+    return {
+        id_: None
+        if any(known.effective(host) == id_ for host in hosts)
+        else _differences(facts.get(id_, {}), hosts)
+        for id_ in wanted
+        if not any(known.offers(host, id_) for host in hosts)
+    }
 
 
 def _differences(wanted: Facts, hosts: Sequence[HostFacts]) -> list[str]:

@@ -88,15 +88,22 @@ class EmbeddedService(ServiceProcess):
         finally:
             self.launcher, self.env = usual, env
 
-    def request(self, count: int, *, first: int = 0) -> BatchRequest:
-        """Return a batch of toy ideas that may run in any sandbox."""
-        request = toy_batch(toy_ideas(count, first=first))
+    def request(self, count: int, *, first: int = 0, seconds: float = 0) -> BatchRequest:
+        """Return a batch of toy ideas that may run in any sandbox; see `toy_ideas`."""
+        request = toy_batch(toy_ideas(count, first=first, seconds=seconds))
         request.options.allow_unisolated = True
         return request
 
-    def submit(self, count: int, *, first: int = 0, hardware_class: str | None = None) -> str:
+    def submit(
+        self,
+        count: int,
+        *,
+        first: int = 0,
+        hardware_class: str | None = None,
+        seconds: float = 0,
+    ) -> str:
         """Submit toy ideas, and return the id of their batch."""
-        request = self.request(count, first=first)
+        request = self.request(count, first=first, seconds=seconds)
         request.hardware_class = hardware_class
         with self.client() as client:
             batch = client.batches.create(request).id
@@ -257,6 +264,59 @@ def kill_and_recover(
         failed_by_code=dict(Counter(failure["code"] for failure in failures if failure)),
         report=service.settled(expected=expected),
     )
+
+
+@dataclass(frozen=True)
+class Steady:
+    """A batch through kills at fixed intervals.
+
+    `ready_s`: from each start until the service was ready. `finished`: how many ideas had ended at
+    each kill.
+    """
+
+    kills: int
+    hit_work: int
+    ready_s: list[float]
+    finished: list[int]
+    recovered_s: float
+    report: Report
+
+
+def kill_every(
+    service: EmbeddedService, seconds: float, *, lasting: float, ideas: int, each: float = 0
+) -> Steady:
+    """Kill a service every `seconds` after it became ready, `lasting` so long, on one batch of
+    ideas that take `each` so many seconds at least.
+
+    Then let it finish, and check that all ideas succeeded, and once each.
+    """
+    ready: list[float] = []
+    finished: list[int] = []
+
+    def start() -> None:
+        began = time.monotonic()
+        service.start()
+        ready.append(round(time.monotonic() - began, 2))
+
+    start()
+    service.submit(ideas, seconds=each)
+    end = time.monotonic() + lasting
+    while time.monotonic() < end:
+        time.sleep(seconds)
+        service.kill()
+        states = service.states()
+        finished.append(sum(states[name] for name in TERMINAL))
+        start()
+    began = time.monotonic()
+    try:
+        service.finish(service.batches[-1], ideas * FINISH_SECONDS)
+        recovered = time.monotonic() - began
+    finally:
+        service.stop()
+    # The unmodified codebase is measured, too.
+    report = service.settled(expected=Expected(experiments=ideas, measurements=ideas + 1))
+    hit = sum(number < ideas for number in finished)
+    return Steady(len(finished), hit, ready, finished, round(recovered, 2), report)
 
 
 def undisturbed_seconds(folder: Path, sandbox: str, spawn: Spawn = spawn) -> float:

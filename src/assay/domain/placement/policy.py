@@ -28,12 +28,12 @@ from assay.domain.placement.types import (
     size_of,
 )
 
-Order: TypeAlias = tuple[float, float, float, float, str]
-_Turn: TypeAlias = tuple[float, int, int, Order]
+_Key: TypeAlias = tuple[float, float, float, float, str]
+_Turn: TypeAlias = tuple[float, int, int, _Key]
 _Rank: TypeAlias = tuple[float, str, Supply]
 
 
-def queue_order(demand: Demand) -> Order:
+def queue_order(demand: Demand) -> _Key:
     """Sort key: priority, older batch, longer budget, older, id."""
     return (
         -demand.priority,
@@ -71,7 +71,7 @@ def plan(
     Reservations are made only where somebody else could take what they hold back.
     """
     policy = policy or Policy()
-    queues = _queues(demands)
+    queues = queues_of(demands)
     # Nearly always nearly everything is busy: look closer only at workers with something free.
     fewest = min((queue.need.gpus for queue in queues), default=0)
     open_ = [s for s in supplies if s.gpus >= fewest and s.starting < policy.starting_per_worker]
@@ -84,7 +84,7 @@ def plan(
     return Plan(tuple(making.placements), tuple(making.reservations))
 
 
-class _Queue:
+class Queue:
     """Waiting measurements of one batch, priority and kind, first first."""
 
     __slots__ = ("_next", "batch", "demands", "is_idle", "need", "order", "owner", "priority")
@@ -103,7 +103,7 @@ class _Queue:
     def head(self) -> Demand:
         return self.demands[self._next]
 
-    def precedes(self, other: _Queue) -> bool:
+    def precedes(self, other: Queue) -> bool:
         """Whether all of it comes before the other's, whatever runs."""
         if self.owner == other.owner:
             return other.priority < self.priority
@@ -118,9 +118,9 @@ class _Queue:
         return True
 
 
-def _levels(queues: Iterable[_Queue]) -> dict[str, list[list[_Queue]]]:
+def _levels(queues: Iterable[Queue]) -> dict[str, list[list[Queue]]]:
     """By owner, the queues of each priority, the highest first."""
-    levels: dict[str, dict[int, list[_Queue]]] = {}
+    levels: dict[str, dict[int, list[Queue]]] = {}
     for queue in queues:
         levels.setdefault(queue.owner, {}).setdefault(queue.priority, []).append(queue)
     return {
@@ -129,7 +129,8 @@ def _levels(queues: Iterable[_Queue]) -> dict[str, list[list[_Queue]]]:
     }
 
 
-def _queues(demands: Iterable[Demand]) -> list[_Queue]:
+def queues_of(demands: Iterable[Demand]) -> list[Queue]:
+    """Waiting measurements by batch, priority and kind."""
     kinds: dict[tuple[object, ...], list[Demand]] = {}
     for d in demands:
         key = (
@@ -144,7 +145,7 @@ def _queues(demands: Iterable[Demand]) -> list[_Queue]:
             d.setting,
         )
         kinds.setdefault(key, []).append(d)
-    return [_Queue(each) for each in kinds.values()]
+    return [Queue(each) for each in kinds.values()]
 
 
 class _Running:
@@ -180,7 +181,7 @@ class _Running:
         """How much of that size runs."""
         return self._sizes.get(size, 0)
 
-    def turn(self, queue: _Queue) -> _Turn:
+    def turn(self, queue: Queue) -> _Turn:
         """Sort key of what waits for the same size: who runs least goes first."""
         return (
             self._owners.get(queue.owner, 0.0),
@@ -205,13 +206,13 @@ class _Turns:
         self.held_back = 0
         self.sizes = 1
         self.largest = True
-        self.queues: list[_Queue] = []
+        self.queues: list[Queue] = []
 
     @property
-    def first(self) -> _Queue:
+    def first(self) -> Queue:
         return min(self.queues, key=self._running.turn)
 
-    def rank(self, now: float, patience: float) -> tuple[bool, float, float, Order]:
+    def rank(self, now: float, patience: float) -> tuple[bool, float, float, _Key]:
         """Who runs least goes first, then who was served longest ago, then queue order.
 
         Smaller ones let the largest go first for a while: they use what larger ones leave, and
@@ -236,12 +237,101 @@ class _Turns:
         return math.ceil(at / grain) * grain
 
 
+class AtWork:
+    """What runs on the workers, what was placed included, by hardware class."""
+
+    def __init__(self, supplies: Sequence[Supply], policy: Policy) -> None:
+        self._supplies = supplies
+        self._policy = policy
+        self._classes: dict[str, _Running] = {}
+
+    def on(self, hardware_class: str) -> _Running:
+        """What runs on a hardware class."""
+        if hardware_class not in self._classes:
+            there = [s for s in self._supplies if s.hardware_class == hardware_class]
+            self._classes[hardware_class] = _Running(there, self._policy)
+        return self._classes[hardware_class]
+
+    def add(self, demand: Demand) -> None:
+        """Count a measurement that was placed."""
+        self.on(demand.hardware_class).add(demand)
+
+
+class Order:
+    """Whose turn it is, among queues.
+
+    A priority counts among the measurements of its owner: lower ones wait until none of the higher
+    ones is left.
+    """
+
+    def __init__(
+        self,
+        queues: list[Queue],
+        running: AtWork,
+        now: float,
+        policy: Policy,
+        served: Mapping[Size, float],
+    ) -> None:
+        self._running = running
+        self._now = now
+        self._patience = policy.patience
+        self._served = served
+        self._levels = _levels(queues)
+        self._turns: list[_Turns] = []
+        self._add([queue for each in self._levels.values() for queue in each[0]])
+
+    def __bool__(self) -> bool:
+        return bool(self._turns)
+
+    def next(self) -> tuple[_Turns, Queue]:
+        """The queue whose head comes next, and the size that it takes its turn with."""
+        turns = self._turns
+        turn = (
+            turns[0]
+            if len(turns) == 1
+            else min(turns, key=lambda turn: turn.rank(self._now, self._patience))
+        )
+        return turn, turn.first
+
+    def count(self, turn: _Turns, demand: Demand) -> None:
+        """Count a measurement of this turn as placed."""
+        self._running.add(demand)
+        turn.has += abs(demand.size[1])
+
+    def drop(self, turn: _Turns, queue: Queue) -> None:
+        """Leave out a queue: it is empty, or nothing more of it can be placed."""
+        turn.queues.remove(queue)
+        if not turn.queues:
+            self._turns.remove(turn)
+        own = self._levels[queue.owner]
+        own[0].remove(queue)
+        if not own[0] and len(own) > 1:
+            own.pop(0)
+            self._add(own[0])
+
+    def _add(self, queues: list[Queue]) -> None:
+        """Let queues take turns with the others of their hardware class and size."""
+        by_size = {turn.first.head.size: turn for turn in self._turns}
+        for queue in queues:
+            size = queue.head.size
+            if size not in by_size:
+                served = self._served.get(size, -math.inf)
+                by_size[size] = _Turns(self._running.on(size[0]), size[1], served)
+            by_size[size].queues.append(queue)
+        for (where, amount), turn in by_size.items():
+            sizes = [other for peer, other in by_size if peer == where]
+            turn.sizes = len(sizes)
+            # Sizes without a GPU are negative: the largest of them is the least.
+            turn.largest = amount == (max(sizes) if max(sizes) > 0 else min(sizes))
+        self._turns = list(by_size.values())
+
+
 class _Making:
     """A plan while it is made."""
 
     def __init__(
         self,
-        queues: list[_Queue],
+        queues: list[Queue],
         supplies: Sequence[Supply],
         hosts: dict[str, Host],
         now: float,
@@ -257,7 +347,7 @@ class _Making:
         self._hosts = hosts
         self._open = list(hosts.values())
         self._waiting = list(queues)
-        self._classes: dict[str, _Running] = {}
+        self._running = AtWork(supplies, policy)
         self._blocked: set[Need] = set()
         self._rankings: dict[Need, list[_Rank]] = {}
 
@@ -265,64 +355,23 @@ class _Making:
     def _full(self) -> bool:
         return len(self.placements) >= self._policy.placements or not self._open
 
-    def serve(self, queues: list[_Queue]) -> None:
-        """Place or reserve for waiting measurements, by turns.
-
-        A priority counts among the measurements of its owner: lower ones wait until none of the
-        higher ones can be placed or may reserve.
-        """
-        levels = _levels(queues)
-        turns = self._turns([], [queue for each in levels.values() for queue in each[0]])
-        while turns and not self._full:
-            turn = self._next(turns)
-            queue = turn.first
+    def serve(self, queues: list[Queue]) -> None:
+        """Place or reserve for waiting measurements, by turns."""
+        order = Order(queues, self._running, self._now, self._policy, self._served)
+        while order and not self._full:
+            turn, queue = order.next()
             blocked = queue.need in self._blocked
             host = None if blocked else self._choose(queue.need, queue.head)
             if host is not None:
-                self._start(turn, queue, host)
+                self._start(queue, host)
+                order.count(turn, queue.head)
                 more = queue.pop()
             else:
                 self._blocked.add(queue.need)  # nothing that is decided makes more room
                 more = self._reserve(turn, queue) and queue.pop()
             if not more:
-                turn.queues.remove(queue)
+                order.drop(turn, queue)
                 self._waiting.remove(queue)
-                if not turn.queues:
-                    turns.remove(turn)
-                own = levels[queue.owner]
-                own[0].remove(queue)
-                if not own[0] and len(own) > 1:
-                    own.pop(0)
-                    turns = self._turns(turns, own[0])
-
-    def _next(self, turns: list[_Turns]) -> _Turns:
-        if len(turns) == 1:
-            return turns[0]
-        patience = self._policy.patience
-        return min(turns, key=lambda turn: turn.rank(self._now, patience))
-
-    def _turns(self, turns: list[_Turns], queues: list[_Queue]) -> list[_Turns]:
-        """These turns, and the queues, by hardware class and size."""
-        by_size = {turn.first.head.size: turn for turn in turns}
-        for queue in queues:
-            size = queue.head.size
-            if size not in by_size:
-                served = self._served.get(size, -math.inf)
-                by_size[size] = _Turns(self._running(size[0]), size[1], served)
-            by_size[size].queues.append(queue)
-        for (where, amount), turn in by_size.items():
-            sizes = [other for peer, other in by_size if peer == where]
-            turn.sizes = len(sizes)
-            # Sizes without a GPU are negative: the largest of them is the least.
-            turn.largest = amount == (max(sizes) if max(sizes) > 0 else min(sizes))
-        return list(by_size.values())
-
-    def _running(self, hardware_class: str) -> _Running:
-        """What runs on a hardware class, placed here too."""
-        if hardware_class not in self._classes:
-            there = [s for s in self._supplies if s.hardware_class == hardware_class]
-            self._classes[hardware_class] = _Running(there, self._policy)
-        return self._classes[hardware_class]
 
     def _choose(self, need: Need, demand: Demand) -> Host | None:
         """The worker that the measurement fills most, and keeps busy least longer than it is.
@@ -345,16 +394,13 @@ class _Making:
                 best, best_key = host, key
         return best
 
-    def _start(self, turn: _Turns, queue: _Queue, host: Host) -> None:
+    def _start(self, queue: Queue, host: Host) -> None:
         host.start(queue.need)
-        where, size = queue.head.size
-        self._running(where).add(queue.head)
-        turn.has += abs(size)
         self.placements.append(Placement(queue.head.measurement, host.supply.worker))
         if host.starting >= self._policy.starting_per_worker:
             self._open.remove(host)
 
-    def _reserve(self, turn: _Turns, queue: _Queue) -> bool:
+    def _reserve(self, turn: _Turns, queue: Queue) -> bool:
         """Hold back the worker that can hold the head of a queue earliest.
 
         A size may do so against others until it has its share; then for its first alone, against
@@ -423,7 +469,7 @@ class _Making:
         heapify(ranking)
         return ranking
 
-    def _any_room(self, queues: list[_Queue]) -> bool:
+    def _any_room(self, queues: list[Queue]) -> bool:
         """Whether any of them could take what a reservation would hold back."""
         needs = {queue.need for queue in queues} - self._blocked
         return any(host.has_room(need) for need in needs for host in self._open)

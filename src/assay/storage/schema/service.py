@@ -66,6 +66,8 @@ class Leader(Base):
     holder: Mapped[str] = mapped_column(Id)
     epoch: Mapped[int] = mapped_column(BigInteger)
     expires_at: Mapped[datetime]
+    #: What it decides by; see `storage/placing.py: Rules`.
+    rules: Mapped[dict[str, Any] | None]
 
 
 class IdempotencyKey(Base):

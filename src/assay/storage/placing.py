@@ -10,8 +10,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, case, func, literal_column, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    ScalarSelect,
+    Select,
+    and_,
+    case,
+    func,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+)
+from sqlalchemy.orm import Session, aliased
 
 from assay.domain.conditions import UNRECORDED
 from assay.domain.placement import Batch, Demand, Line, Occupancy, Policy, Supply, look_ahead
@@ -178,28 +190,57 @@ def _hosts(since: float) -> Select[*tuple[Any, ...]]:
     ).where(table.incarnation != "")
 
 
-def supplies(
-    view: View, silence: float, window: float, policy: Policy
-) -> tuple[list[Supply], set[str]]:
-    """What is free on workers that get new work, and which of them are on probation.
+@dataclass(frozen=True)
+class Rules:
+    """What a scheduler decides by. `silence`: seconds after which a worker that is not heard of
+    gets no new work. `window`: for how many seconds its failures count."""
+
+    policy: Policy
+    silence: float
+    window: float
+
+    def stored(self) -> dict[str, Any]:
+        """Return them as a document."""
+        policy = self.policy
+        return {
+            "starting_per_worker": policy.starting_per_worker,
+            "placements": policy.placements,
+            "shares": dict(policy.shares),
+            "silence": self.silence,
+            "window": self.window,
+        }
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Rules:
+        """Return the rules that a document holds."""
+        policy = {name: stored[name] for name in ("starting_per_worker", "placements", "shares")}
+        return cls(Policy(**policy), stored["silence"], stored["window"])
+
+
+def supplies(view: View, rules: Rules) -> list[Supply]:
+    """Return what is free on workers that get new work.
 
     Resources of an attempt are taken until its host says that it is gone, lost or not. A worker
     on probation starts one attempt at a time.
     """
-    now = view.now.timestamp()
+    now, most = view.now.timestamp(), rules.policy.starting_per_worker
     held = defaultdict(list)
     for each in view.held:
         held[each.worker].append(each)
-    free, probation = [], set()
+    free = []
     for host in view.hosts:
-        if not _gets_work(host, now, silence):
+        if not _gets_work(host, now, rules.silence):
             continue
         starting = sum(each.state in _STARTING for each in held[host.worker])
-        if host.on_probation(now, window):
-            probation.add(host.worker)
-            starting = policy.starting_per_worker if starting else 0
+        if host.on_probation(now, rules.window):
+            starting = most if starting else most - 1
         free.append(_supply(host, held[host.worker], starting))
-    return free, probation
+    return free
+
+
+def with_settings(free: Sequence[Supply], offers: Mapping[str, frozenset[str]]) -> list[Supply]:
+    """Return the workers with the settings that each may measure; see `Offers.find`."""
+    return [replace(each, settings=offers.get(each.worker, frozenset())) for each in free]
 
 
 def can_replace(other: Host, host: Host, now: float, silence: float) -> bool:
@@ -262,15 +303,32 @@ def demands(
 ) -> list[Demand]:
     """Of each shape that waits and has workers, the measurements that come next: for each owner as
     many as could start now, and a few that may hold back resources. Empty if none could start."""
-    open_ = [supply for supply in free if can_start(supply, policy)]
-    room = {shape.id: _room(shape, open_) for shape in shapes}
+    room = {shape.id: room_of(shape, free, policy) for shape in shapes}
     if not any(room.values()):
         return []
+    suited = [s for s in shapes if any(_suits(s, supply) for supply in free)]
+    return heads(
+        session,
+        suited,
+        now,
+        free,
+        {s.id: min(room[s.id] + policy.reservations, policy.placements) for s in suited},
+    )
+
+
+def heads(
+    session: Session,
+    shapes: Sequence[Waiting],
+    now: datetime,
+    free: Sequence[Supply],
+    limits: Mapping[str, int],
+) -> list[Demand]:
+    """Return the measurements of each shape that come next: for each owner as many as the limit
+    of the shape."""
     found: list[Demand] = []
     for shape in shapes:
-        if any(_suits(shape, supply) for supply in free):
-            limit = min(room[shape.id] + policy.reservations, policy.placements)
-            found.extend(first_in_queue(session, shape, now, limit, _running(shape, free)))
+        running = _running(shape, free)
+        found.extend(first_in_queue(session, shape, now, limits[shape.id], running))
     failed = _failed_on(session, [demand.measurement for demand in found])
     return [
         replace(demand, avoid_workers=frozenset(failed[demand.measurement]))
@@ -311,6 +369,7 @@ def waiting_shapes(now: datetime) -> Select[*tuple[Any, ...]]:
 
 
 _measurement = schema.Measurement
+_ONE = literal_column("1", Integer)
 _ORDER = (
     _measurement.shape_id,
     _measurement.priority.desc(),
@@ -336,8 +395,8 @@ def _suits(shape: Waiting, supply: Supply) -> bool:
     )
 
 
-def _room(shape: Waiting, free: Iterable[Supply]) -> int:
-    """How many of a shape could start now, were there nothing else."""
+def room_of(shape: Waiting, free: Iterable[Supply], policy: Policy) -> int:
+    """Return how many of a shape could start now, were there nothing else."""
     return sum(
         min(
             supply.cpus // shape.cpus,
@@ -345,7 +404,7 @@ def _room(shape: Waiting, free: Iterable[Supply]) -> int:
             supply.memory_bytes // max(1, shape.memory_bytes),
         )
         for supply in free
-        if _suits(shape, supply)
+        if can_start(supply, policy) and _suits(shape, supply)
     )
 
 
@@ -371,71 +430,14 @@ def first_in_queue(
     `running`: how much runs of each batch. Of an owner, the batch that runs least comes first.
     """
     waits: dict[tuple[Batch, int], list[Demand]] = defaultdict(list)
-    for priority, batch_at in _batches(session, shape, now):
-        for demand in _first_of_batch(session, shape, now, priority, batch_at, limit):
-            waits[demand.batch, priority].append(demand)
-    lines = {Line(*key, len(found)): found for key, found in waits.items()}
-    taken = look_ahead(lines, running or {}, shape.gpus or shape.cpus, limit)
-    return [demand for line, number in taken.items() for demand in lines[line][:number]]
-
-
-def _batches(session: Session, shape: Waiting, now: datetime) -> list[tuple[int, datetime | None]]:
-    """Return priority and time of the batches that wait for a shape, `BATCHES` at most.
-
-    The highest priority comes first, and of one priority the oldest. From each the next is found
-    by a look into the index of the queue.
-    """
-    table = _measurement
-    first = (
-        select(table.priority, table.batch_at)
-        .where(*_queued(now), table.shape_id == shape.id)
-        .order_by(*_ORDER)
-        .limit(1)
-    )
-    found: list[tuple[int, datetime | None]] = []
-    row = session.execute(first).first()
-    while row is not None and len(found) < BATCHES:
-        priority, batch_at = row
-        found.append((priority, batch_at))
-        later = first.where(table.priority == priority, table.batch_at > batch_at)
-        lower = first.where(table.priority < priority)
-        row = session.execute(later).first() or session.execute(lower).first()
-    return found
-
-
-def _first_of_batch(
-    session: Session,
-    shape: Waiting,
-    now: datetime,
-    priority: int,
-    batch_at: datetime | None,
-    limit: int,
-) -> list[Demand]:
-    table = _measurement
-    rows = session.execute(
-        select(
-            table.id,
-            table.owner,
-            epoch(table.batch_at).label("batch_at"),
-            epoch(table.queued_at).label("queued_at"),
-        )
-        .where(
-            *_queued(now),
-            table.shape_id == shape.id,
-            table.priority == priority,
-            table.batch_at == batch_at,
-        )
-        .order_by(*_ORDER)
-        .limit(limit)
-    ).all()
-    return [
-        Demand(
+    for row in session.execute(_first_of_batches(shape, now, limit)):
+        demand = Demand(
             measurement=row.id,
             cpus=shape.cpus,
             gpus=shape.gpus,
             memory_bytes=shape.memory_bytes,
             hardware_class=shape.hardware_class,
-            priority=priority,
+            priority=row.priority,
             budget_seconds=shape.budget_seconds,
             bound_seconds=shape.bound_seconds,
             batch_at=row.batch_at,
@@ -444,8 +446,57 @@ def _first_of_batch(
             setting=shape.setting,
             owner=row.owner,
         )
-        for row in rows
-    ]
+        waits[demand.batch, demand.priority].append(demand)
+    lines = {Line(*key, len(found)): found for key, found in waits.items()}
+    taken = look_ahead(lines, running or {}, shape.gpus or shape.cpus, limit)
+    return [demand for line, number in taken.items() for demand in lines[line][:number]]
+
+
+def _first_of_batches(shape: Waiting, now: datetime, limit: int) -> Select[*tuple[Any, ...]]:
+    """Select the first `limit` measurements that wait for a shape of each batch, of `BATCHES`
+    batches at most: the highest priority first, and of one priority the oldest.
+
+    A walk from each measurement to the next: the next of the same batch, or else the first of the
+    next batch. Each step looks into the index of the queue, so the rest of a batch is not read.
+    """
+    table = _measurement
+
+    def first(*where: ColumnElement[bool]) -> ScalarSelect[str]:
+        query = select(table.id).where(*_queued(now), table.shape_id == shape.id, *where)
+        return query.order_by(*_ORDER).limit(1).scalar_subquery()
+
+    head = aliased(table)
+    batch, place = _ONE.label("batch"), _ONE.label("place")
+    columns = (head.id, head.priority, head.batch_at, head.queued_at, head.owner)
+    walk = select(*columns, batch, place).where(head.id == first()).cte("walk", recursive=True)
+    at = walk.c
+    is_same = and_(head.priority == at.priority, head.batch_at == at.batch_at)
+    next_of_batch = first(
+        table.priority == at.priority,
+        table.batch_at == at.batch_at,
+        tuple_(table.queued_at, table.id) > tuple_(at.queued_at, at.id),
+    )
+    next_batch = func.coalesce(
+        first(table.priority == at.priority, table.batch_at > at.batch_at),
+        first(table.priority < at.priority),
+    )
+    following = func.coalesce(
+        case((at.place < limit, next_of_batch)),
+        case((at.batch < BATCHES, next_batch)),
+    )
+    step = select(
+        *columns,
+        case((is_same, at.batch), else_=at.batch + 1),
+        case((is_same, at.place + 1), else_=1),
+    ).where(head.id == following)
+    walk = walk.union_all(step)
+    return select(
+        walk.c.id,
+        walk.c.priority,
+        epoch(walk.c.batch_at).label("batch_at"),
+        epoch(walk.c.queued_at).label("queued_at"),
+        walk.c.owner,
+    )
 
 
 def _failed_on(session: Session, measurements: list[str]) -> dict[str, set[str]]:
