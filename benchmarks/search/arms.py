@@ -65,6 +65,14 @@ ARMS = (
     Arm("greedy of 3, waves of 8", "greedy", {"top": 3}),
     Arm("thompson, never again", "thompson", {"keep": SLOTS, "remeasure": 0}, CHUNK),
     Arm("thompson", "thompson", {"keep": SLOTS}, CHUNK),
+    # What of the settings did best in the first world.
+    Arm(
+        "thompson, tuned",
+        "thompson",
+        {"keep": SLOTS, "explore": 5, "parents": 4, "remeasure": 10},
+        CHUNK,
+        by_posterior=True,
+    ),
 )
 
 
