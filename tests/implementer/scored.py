@@ -95,7 +95,10 @@ def open_service(folder: Path, catalog: Catalog) -> Service:
     batch = api.post(f"/v1/searches/{search}/epochs/0/batch", json=options).json()["id"]
     listed = api.get("/v1/experiments", params={"batch": batch}).json()["data"]
     experiments = [str(e["id"]) for e in listed]
+    webhook = api.post("/v1/webhooks", json={"url": "https://receiver.example/assay"}).json()["id"]
+    delivery = api.post(f"/v1/webhooks/{webhook}/test").json()["id"]
     found = {"batch_id": batch, "search_id": search, "experiment_id": experiments[0]}
+    found |= {"webhook_id": webhook, "delivery_id": delivery}
     with db.read() as session:
         found["worker"] = session.scalars(select(schema.Worker.id)).one()
     return Service(api, context, experiments, found)

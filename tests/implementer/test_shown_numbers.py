@@ -38,7 +38,7 @@ RESCORE_ONE = {"metrics": {**ONE, "score": 12.50321, "score/se": 0.19876}, "seco
 RESCORE_TWO = {"metrics": {**TWO, "score": 12.50245, "score/se": 0.20321}, "seconds": 2.9456}
 #: Numbers of a comparison that are named as in `Judgement`.
 SHOWN = ("effect", "standard_error", "sigmas", "low", "high", "p", "posterior", "p_improves")
-_IDS = re.compile(r"\b(?:att|bat|call|exp|idea|impl|mea|req|srch|wrk)_[0-9a-z]{10,}")
+_IDS = re.compile(r"\b(?:att|bat|call|exp|idea|impl|mea|msg|req|srch|whk|wrk)_[0-9a-z]{10,}")
 _TIMES = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)")
 
 
