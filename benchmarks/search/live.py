@@ -48,7 +48,7 @@ class Contender(NamedTuple):
 
 #: The default, the paper's evolution, and ideas without feedback.
 CONTENDERS = (
-    Contender("thompson", 4, {"keep": 4}),
+    Contender("greedy", 8, {}),
     Contender("evolution", 8, {}),
     Contender("best-of-n", 8, {}),
 )
