@@ -366,7 +366,7 @@ def test_a_search_is_started_driven_and_shown(cli: Cli) -> None:
         "--temperature", "0.5", "--max-tokens", "9000",
     )  # fmt: skip
     assert answer.code == 0, answer.err
-    assert "epoch 1: asking for 4 exploit" in answer.err
+    assert "epoch 1: asking for 2 exploit, 2 explore" in answer.err
     assert "best so far" in answer.out
     (search,) = cli.service.searches.values()
     assert search["state"] == "finished"
@@ -378,15 +378,14 @@ def test_a_search_is_started_driven_and_shown(cli: Cli) -> None:
     )
     options = cli.service.batch_options
     assert [(o.temperature, o.max_tokens, o.effort) for o in options] == [(0.5, 9_000, None)] * 2
-    assert (search["strategy"], search["config"]["strategy"]) == ("greedy", {"top": 1})
+    assert search["config"]["strategy"]["most"] == 80
     assert cli("search", "list", "--json").json["data"][0]["id"] == search["id"]
     shown = cli("search", "show", search["id"], "--json").json["data"]
     assert [e["number"] for e in shown["epochs"]] == [0, 1]
 
 
 def test_positives_of_a_search_are_chosen_at_its_start(cli: Cli) -> None:
-    start = ("search", "start", "fake", "--profile", "tiny", "--epochs", "1", "--batch-size", "2",
-             "--strategy", "evolution")  # fmt: skip
+    start = ("search", "start", "fake", "--profile", "tiny", "--epochs", "1", "--batch-size", "2")
     assert cli(*start, "--positives", "verdict").code == 0
     (search,) = cli.service.searches.values()
     assert search["config"]["strategy"]["positives"] == "verdict"

@@ -73,8 +73,8 @@ def start(
     ],
     profile: opt.Profile,
     strategy: Annotated[
-        str, typer.Option(help="greedy, evolution, thompson, random or best-of-n.")
-    ] = "greedy",
+        str, typer.Option(help="evolution, best-of-n, random, greedy or thompson.")
+    ] = "evolution",
     epochs: Annotated[
         int, typer.Option(min=1, max=10_000, help="Rounds; decisions of an asynchronous strategy.")
     ] = 5,
