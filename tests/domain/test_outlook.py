@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from assay.domain.placement import (
@@ -56,6 +56,8 @@ OWNERS = st.sampled_from(["a", "b", "c"])
     st.lists(st.tuples(OWNERS, st.integers(0, 3)), max_size=6),
     st.sampled_from([1.0, 3.0]),
 )
+# Thirds, added up in another order, would not be equal.
+@example([("a", 0, 0, 0.0)] * 4 + [("b", 0, 0, 0.0)] * 2, [("a", 0)] * 3 + [("b", 0)], 3.0)
 def test_the_order_is_that_in_which_room_would_be_given(
     waits: list[tuple[str, int, int, float]], runs: list[tuple[str, int]], weight: float
 ) -> None:

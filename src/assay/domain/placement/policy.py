@@ -155,7 +155,7 @@ class _Running:
         self._policy = policy
         self._sizes: dict[int, int] = {}
         self._batches: dict[Batch, int] = {}
-        self._owners: dict[str, float] = {}
+        self._owners: dict[str, int] = {}
         self.cpus = self.gpus = 0
         for supply in supplies:
             self.cpus += supply.total[0]
@@ -168,8 +168,7 @@ class _Running:
     def _count(self, batch: Batch, amount: int) -> None:
         owner = batch[0]
         self._batches[batch] = self._batches.get(batch, 0) + amount
-        more = amount / self._policy.weight(owner)
-        self._owners[owner] = self._owners.get(owner, 0.0) + more
+        self._owners[owner] = self._owners.get(owner, 0) + amount
 
     def add(self, demand: Demand) -> None:
         """Count a measurement that was placed."""
@@ -183,8 +182,9 @@ class _Running:
 
     def turn(self, queue: Queue) -> _Turn:
         """Sort key of what waits for the same size: who runs least goes first."""
+        # Divided once: parts that are added up in another order give another sum.
         return (
-            self._owners.get(queue.owner, 0.0),
+            self._owners.get(queue.owner, 0) / self._policy.weight(queue.owner),
             -queue.priority,
             self._batches.get(queue.batch, 0),
             queue.order,
