@@ -2,8 +2,8 @@
 
 `weights.json` has the SHA-256 by hardware class, maker of the processor and version of torch: the
 same instructions left other bits on Intel's than on AMD's. Whatever changes the training, the text
-or the order of seeds changes it: then say so in CHANGELOG.md, measure the baseline again, and store
-what the test prints.
+or the order of seeds changes it: then say so in CHANGELOG.md, measure the baseline again, and
+store what the test prints.
 """
 
 from __future__ import annotations
