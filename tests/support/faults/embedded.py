@@ -311,10 +311,13 @@ def kill_every(
     try:
         service.finish(service.batches[-1], ideas * FINISH_SECONDS)
         recovered = time.monotonic() - began
+        # While it runs, so that the last messages are sent. The unmodified codebase is measured,
+        # too.
+        expected = Expected(experiments=ideas, measurements=ideas + 1)
+        service.settled(expected=expected)
     finally:
         service.stop()
-    # The unmodified codebase is measured, too.
-    report = service.settled(expected=Expected(experiments=ideas, measurements=ideas + 1))
+    report = service.settled(expected=expected)
     hit = sum(number < ideas for number in finished)
     return Steady(len(finished), hit, ready, finished, round(recovered, 2), report)
 
