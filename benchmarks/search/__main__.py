@@ -60,9 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         if given.command == "curves":
-            rows = curves.figures_of(curves.curves(_table(given.table)))
-            print(curves.table_of(rows))
-            print(json.dumps({"name": "search-curves", "figures": rows}))
+            told = curves.figures_of(curves.curves(_table(given.table)))
+            print(curves.table_of(told))
+            print(json.dumps({"name": "search-curves", "figures": told}))
             return 0
         arms = _chosen(given.arm)
         world = _world(given, arms)

@@ -21,6 +21,8 @@ from benchmarks.search.peers.program import FILE
 from benchmarks.search.peers.service import PROFILE, LabService
 
 _CURRENT = "# Current Program\n"
+#: What measures in this process. OpenEvolve pickles what it is given, so that is a function.
+_measuring: list[ProgramEvaluator] = []
 
 
 def search(service: LabService, model: MutatorModel, seed: int) -> None:
@@ -32,7 +34,12 @@ def search(service: LabService, model: MutatorModel, seed: int) -> None:
         random_seed=seed % 2**32,
     )
     config.prompt.system_message = evaluate.problem
-    run_evolution(evaluate.program, evaluate, config, iterations=model.most)
+    _measuring[:] = [evaluate]
+    run_evolution(evaluate.program, _measure, config, iterations=model.most)
+
+
+def _measure(program_path: str) -> Any:
+    return _measuring[0](program_path)
 
 
 class _Client(LLMInterface):  # type: ignore[misc]
