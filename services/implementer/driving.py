@@ -37,6 +37,7 @@ from services.implementer.app import create_app
 from services.implementer.context import Context
 from services.implementer.dependencies import ACTING, Acting
 from services.implementer.ideators import ideator_of
+from services.implementer.loop_thread import LoopThread
 
 log = logging.getLogger(__name__)
 #: Between two looks at which batches have finished, for all searches of the process at once.
@@ -235,9 +236,7 @@ class SearchDrivers:
         self._context = context
         self._open_ideator = open_ideator
         self._app = create_app(context)
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_default_executor(ThreadPoolExecutor(THREADS, "searches"))
-        self._thread = threading.Thread(target=self._serve, name="searches", daemon=True)
+        self._thread = LoopThread("searches", ThreadPoolExecutor(THREADS, "searches"))
         self._lock = threading.Lock()
         self._driven: dict[str, tuple[Driven, threading.Thread]] = {}
         #: Searches that met a fault, and until when they are left alone.
@@ -248,13 +247,11 @@ class SearchDrivers:
 
     def start(self) -> None:
         """Start, and take up what an earlier process of this name left unfinished."""
-        self._thread.start()
-        for work in (self._take_up(), self._keep_leases(), self._look_at_batches()):
-            asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._thread.start(self._take_up(), self._keep_leases(), self._look_at_batches())
 
     def stop(self) -> None:
         """Stop; another process, or the next, continues."""
-        if not self._thread.is_alive():
+        if not self._thread.is_running:
             return
         with self._lock:
             self._stopping = True
@@ -263,10 +260,7 @@ class SearchDrivers:
             driven.drop()
         for _, thread in running:
             thread.join(STOP_SECONDS)
-        asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result(30)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
-        self._loop.close()
+        self._thread.stop()
         try:
             with self._context.write() as session:
                 drivers.release(session, self._context.holder)
@@ -275,25 +269,12 @@ class SearchDrivers:
 
     def look(self) -> None:
         """A search may wait for the service."""
-        with suppress(RuntimeError):  # stopped meanwhile; the next process looks by itself
-            self._loop.call_soon_threadsafe(self._news.set)
+        self._thread.call(self._news.set)
 
     def look_again(self) -> None:
         """Stop driving what was cancelled."""
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(
-                lambda: asyncio.ensure_future(self._check_leases(), loop=self._loop)
-            )
-
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
-    async def _shut_down(self) -> None:
-        tasks = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        loop = self._thread.loop
+        self._thread.call(lambda: asyncio.ensure_future(self._check_leases(), loop=loop))
 
     async def _take_up(self) -> None:
         """Take searches up when there is news, and on a clock."""
@@ -410,7 +391,7 @@ class SearchDrivers:
     def _run(self, driven: Driven) -> None:
         held, context = driven.held, self._context
         acting = Acting(held.owner, held.search, context.holder)
-        transport = InProcess(self._app, self._loop, acting, driven)
+        transport = InProcess(self._app, self._thread.loop, acting, driven)
         with (
             httpx2.Client(transport=transport, trust_env=False) as http,
             Client(_URL, http_client=http, sleep=driven.sleep) as client,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +28,7 @@ from services.implementer.executors import executor_of
 from services.implementer.judges import Judges
 from services.implementer.judging import Files, Judge, Patched
 from services.implementer.loop import Loop, Shared, conclude, given, take_up
+from services.implementer.loop_thread import LoopThread
 from services.implementer.places import Places
 from services.implementer.turns import FairThreads, Turn, current
 
@@ -69,16 +69,14 @@ class ImplementPool:
         self._context = context
         self._open_executor = open_executor
         self._on_concluded = on_concluded
-        self._loop = loop or asyncio.new_event_loop()
         # Few threads for the database: ideas wait for models, not for these, and more would only
         # crowd out whoever reports results.
         shares = context.settings.shares
-        self._loop.set_default_executor(
-            FairThreads(THREADS, "implementer", lambda owner: shares.get(owner, 1.0))
-        )
+        threads = FairThreads(THREADS, "implementer", lambda owner: shares.get(owner, 1.0))
+        self._thread = LoopThread("implementer", threads, loop)
+        self._loop = self._thread.loop
         #: Numbers ideas in the order in which they are begun.
         self._numbers = itertools.count()
-        self._thread = threading.Thread(target=self._serve, name="implementer", daemon=True)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._places = Places(context.settings.concurrent_ideas)
         #: How many ideas of each batch were under way after the last look for more.
@@ -102,18 +100,14 @@ class ImplementPool:
 
     def start(self) -> None:
         """Start the thread, which also takes up what an earlier process left unfinished."""
-        self._thread.start()
-        self._soon(self._rescan())
-        self._soon(self._keep_leases())
+        self._thread.start(self._rescan(), self._keep_leases())
 
     def stop(self) -> None:
         """Stop; unfinished ideas are taken up by another process, or the next."""
-        if not self._thread.is_alive():
+        if not self._thread.is_running:
             return
-        asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result(30)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
-        self._loop.close()
+        self._stopping = True
+        self._thread.stop(self._close_executors)
         self._judges.close()
         try:
             with self._context.write() as session:
@@ -124,40 +118,22 @@ class ImplementPool:
     def look_at(self, _key: str) -> None:
         """There is something new to implement. What is taken up next is for all batches to share,
         so that which one it is does not matter."""
-        self._call(self._find_soon)
+        self._thread.call(self._find_soon)
 
     def look_again(self) -> None:
         """Stop implementing what was cancelled."""
-        self._call(lambda: self._later(self._check_leases()))
+        self._thread.call(lambda: self._later(self._check_leases()))
 
     def rescan(self) -> None:
         """Look for work now: messages may have been missed."""
-        self._call(self._find_soon)
-
-    def _call(self, action: Callable[[], object]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(action)
-        except RuntimeError:  # stopped meanwhile; the next process looks by itself
-            log.debug("a message came after the end")
+        self._thread.call(self._find_soon)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
 
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
-    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    async def _shut_down(self) -> None:
-        self._stopping = True
-        tasks = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def _close_executors(self) -> None:
         for executor in self._executors.values():
             await executor.aclose()
 

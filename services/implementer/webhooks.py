@@ -12,7 +12,6 @@ import asyncio
 import json
 import logging
 import random
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +31,7 @@ from assay.storage import schema, webhooks
 from assay.storage.webhooks import Answer, Claimed
 from assay.telemetry.counts import WEBHOOKS
 from services.implementer.context import Context
+from services.implementer.loop_thread import LoopThread
 from services.implementer.receivers import Caller, NotAllowed, Policy
 from services.implementer.views.confirmations import experiment_bodies
 
@@ -52,6 +52,7 @@ _RESOLVERS = 8
 _JUDGED_AT_ONCE = 16
 _GONE = 410
 _MAX_ERROR = 300
+_USER_AGENT = f"Assay/{metadata.version('assay')}"
 
 
 class WebhookSender:
@@ -61,45 +62,27 @@ class WebhookSender:
         self._context = context
         self._schedule = schedule
         self._seconds = context.settings.webhook_seconds
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_default_executor(ThreadPoolExecutor(_THREADS, "webhooks"))
+        self._thread = LoopThread("webhooks", ThreadPoolExecutor(_THREADS, "webhooks"))
         self._resolver = ThreadPoolExecutor(_RESOLVERS, "names")
-        self._thread = threading.Thread(target=self._serve, name="webhooks", daemon=True)
         self._news = asyncio.Event()
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._forgot = 0.0
 
     def start(self) -> None:
         """Start, also with what an earlier process left."""
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._run(), self._loop)
+        self._thread.start(self._run())
 
     def stop(self) -> None:
         """Stop; what is being sent is sent again by the next process."""
-        if not self._thread.is_alive():
+        if not self._thread.is_running:
             return
-        asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result(30)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
-        self._loop.close()
+        # A cancelled task leaves its transaction to a thread, which needs the database.
+        self._thread.stop(self._thread.loop.shutdown_default_executor)
         self._resolver.shutdown(wait=False, cancel_futures=True)
 
     def look(self) -> None:
         """Something may wait. Callable from any thread."""
-        with suppress(RuntimeError):  # stopped meanwhile; the next process looks by itself
-            self._loop.call_soon_threadsafe(self._news.set)
-
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
-    async def _shut_down(self) -> None:
-        tasks = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        # A cancelled task leaves its transaction to a thread, which needs the database.
-        await self._loop.shutdown_default_executor()
+        self._thread.call(self._news.set)
 
     async def _run(self) -> None:
         policy = Policy.of(self._context.settings)
@@ -161,7 +144,7 @@ class WebhookSender:
         timestamp = int(time.time())
         headers = {
             "Content-Type": "application/json",
-            "User-Agent": f"Assay/{metadata.version('assay')}",
+            "User-Agent": _USER_AGENT,
             standard.ID: claimed.id,
             standard.TIMESTAMP: str(timestamp),
             standard.SIGNATURE: standard.sign(claimed.secret, claimed.id, timestamp, content),
