@@ -1,4 +1,4 @@
-"""Experiments and searches as their owner may see them: another owner's do not exist."""
+"""Batches, experiments and searches as their owner may see them: another owner's do not exist."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from sqlalchemy.orm import Session
 from assay.domain.errors import NotFound
 from assay.storage import schema
 from assay.storage.rows import get
+
+
+def owned_batch(session: Session, batch_id: str, owner: str) -> schema.Batch:
+    """A batch of that owner. Raises NotFound, also for another owner's."""
+    batch = get(session, schema.Batch, batch_id, "batch")
+    if batch.owner != owner:
+        raise NotFound(f"batch {batch_id!r} was not found")
+    return batch
 
 
 def owned_experiment(session: Session, experiment_id: str, owner: str) -> schema.Experiment:

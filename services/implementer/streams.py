@@ -12,11 +12,16 @@ from dataclasses import dataclass
 from fastapi import Request, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 
+from assay.contracts.base import Page
 from assay.contracts.batch import EventBody
 from assay.storage import schema, searches
 from services.implementer.context import Context
+from services.implementer.dependencies import PageRequest
 from services.implementer.open_streams import EventStream
+from services.implementer.owned import owned_batch, owned_search
+from services.implementer.paging import after, page_of
 from services.implementer.telemetry import LogReading
 from services.implementer.views.batches import event_body, search_event_body
 
@@ -31,8 +36,7 @@ def wants_stream(request: Request) -> bool:
     return "text/event-stream" in request.headers.get("accept", "")
 
 
-def event_page(session: Session, batch_id: str, start: int, limit: int) -> list[EventBody]:
-    """Events of a batch after the id `start`, oldest first."""
+def _batch_events(session: Session, batch_id: str, start: int, limit: int) -> list[EventBody]:
     rows = session.execute(
         select(schema.Event, schema.Batch.search_id)
         .join(schema.Batch, schema.Batch.id == schema.Event.batch_id)
@@ -45,12 +49,20 @@ def event_page(session: Session, batch_id: str, start: int, limit: int) -> list[
 
 @dataclass(frozen=True)
 class EventSource:
-    """What a stream of events reads, by the id after which it reads, and the types that end it.
+    """The events of a batch or a search.
 
-    `key`: what is noted with every such event.
+    Attributes:
+        key: What is noted with every such event, and the id of what they are about.
+        filters: What a cursor of a page of them is for.
+        check_owner: Raises NotFound unless the owner has it.
+        page: Reads so many events after an id, oldest first.
+        has_told_the_end: Whether there is nothing after an id.
+        last: Types of event that may be the last.
     """
 
     key: str
+    filters: dict[str, str]
+    check_owner: Callable[[Session, str], object]
     page: Callable[[Session, int, int], list[EventBody]]
     has_told_the_end: Callable[[Session, int], bool]
     last: tuple[str, ...]
@@ -60,7 +72,9 @@ def of_batch(batch_id: str) -> EventSource:
     """The events of a batch; the last says that it has finished."""
     return EventSource(
         batch_id,
-        lambda session, start, limit: event_page(session, batch_id, start, limit),
+        {"batch": batch_id},
+        lambda session, owner: owned_batch(session, batch_id, owner),
+        lambda session, start, limit: _batch_events(session, batch_id, start, limit),
         lambda session, start: _told_before(session, batch_id, start),
         (BATCH_FINISHED,),
     )
@@ -70,18 +84,49 @@ def of_search(search_id: str) -> EventSource:
     """The events of a search; the last says that it is finished or cancelled."""
     return EventSource(
         search_id,
-        lambda session, start, limit: search_event_page(session, search_id, start, limit),
+        {"search": search_id},
+        lambda session, owner: owned_search(session, search_id, owner),
+        lambda session, start, limit: [
+            search_event_body(row) for row in searches.events(session, search_id, start, limit)
+        ],
         lambda session, start: searches.has_told_the_end(session, search_id, start),
         searches.ENDED,
     )
 
 
-def search_event_page(session: Session, search_id: str, start: int, limit: int) -> list[EventBody]:
-    """Events of a search after the id `start`, oldest first."""
-    return [search_event_body(row) for row in searches.events(session, search_id, start, limit)]
+async def answer_events(
+    request: Request,
+    context: Context,
+    owner: str,
+    source: EventSource,
+    start: int,
+    page: PageRequest,
+) -> Page[EventBody] | Response:
+    """Return a page of the events after the id `start`, or a stream if the client asks for one.
+
+    Raises:
+        NotFound: the owner has no such batch or search.
+    """
+
+    def check() -> None:
+        with context.db.read() as session:
+            source.check_owner(session, owner)
+
+    def read() -> Page[EventBody]:
+        last = after(page, source.filters)
+        first = max(start, last if isinstance(last, int) else 0)
+        with context.db.read() as session:
+            source.check_owner(session, owner)
+            found = source.page(session, first, page.limit + 1)
+        return page_of(found, page, source.filters, lambda event: event.id, lambda event: event)
+
+    if not wants_stream(request):
+        return await run_in_threadpool(read)
+    await run_in_threadpool(check)
+    return await _event_stream(request, context, owner, source, start)
 
 
-async def event_stream(
+async def _event_stream(
     request: Request, context: Context, owner: str, source: EventSource, start: int
 ) -> Response:
     """Events as they happen, until the last one or the client goes away.

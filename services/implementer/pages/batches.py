@@ -18,6 +18,7 @@ from services.implementer.dependencies import (
     OwnerDep,
     PageRequest,
 )
+from services.implementer.owned import owned_batch
 from services.implementer.pages.rendering import render
 from services.implementer.pages.routing import page_router, see
 from services.implementer.routers import batches as api
@@ -39,7 +40,7 @@ def batch(
 ) -> Response:
     """Show a batch and a page of its experiments; best first if all fit one page."""
     with context.db.read() as session:
-        row = api.owned_batch(session, batch_id, owner)
+        row = owned_batch(session, batch_id, owner)
         body = batch_body(context, session, row)
         metric = environments.manifest(session, row.environment_id).metric
     page = PageRequest(MAX_PAGE, cursor)

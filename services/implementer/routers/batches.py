@@ -10,11 +10,9 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
-from starlette.concurrency import run_in_threadpool
 
 from assay.contracts.base import MAX_INTEGER, Page
 from assay.contracts.batch import BatchBody, BatchRequest, CallBody, EventBody
-from assay.domain.errors import NotFound
 from assay.domain.states import BatchState
 from assay.storage import batches, conditions, idempotency, schema
 from assay.storage.bases import Base
@@ -29,10 +27,10 @@ from services.implementer.dependencies import (
     NameQuery,
     OwnerDep,
     PageDep,
-    PageRequest,
 )
+from services.implementer.owned import owned_batch
 from services.implementer.paging import after, page_of
-from services.implementer.streams import event_page, event_stream, of_batch, wants_stream
+from services.implementer.streams import answer_events, of_batch
 from services.implementer.views.batches import batch_bodies, batch_body
 from services.implementer.views.calls import call_body
 
@@ -149,14 +147,6 @@ def list_(
         return page_of(rows, page, filters, lambda r: r.id, lambda r: bodies[r.id])
 
 
-def owned_batch(session: Session, batch_id: str, owner: str) -> schema.Batch:
-    """A batch of that owner. Raises NotFound, also for another owner's."""
-    batch = get(session, schema.Batch, batch_id, "batch")
-    if batch.owner != owner:
-        raise NotFound(f"batch {batch_id!r} was not found")
-    return batch
-
-
 @router.get(
     "/batches/{batch_id}",
     response_model=BatchBody,
@@ -241,24 +231,4 @@ async def events(
     A stream resumes after `Last-Event-ID` and ends after `batch.finished`.
     """
     start = max(after_id, last_event_id or 0)
-    if not wants_stream(request):
-        return await run_in_threadpool(_event_page, context, batch_id, owner, start, page)
-    await run_in_threadpool(_check_owner, context, batch_id, owner)
-    return await event_stream(request, context, owner, of_batch(batch_id), start)
-
-
-def _check_owner(context: Context, batch_id: str, owner: str) -> None:
-    with context.db.read() as session:
-        owned_batch(session, batch_id, owner)
-
-
-def _event_page(
-    context: Context, batch_id: str, owner: str, start: int, page: PageRequest
-) -> Page[EventBody]:
-    filters = {"batch": batch_id}
-    last = after(page, filters)
-    start = max(start, last if isinstance(last, int) else 0)
-    with context.db.read() as session:
-        owned_batch(session, batch_id, owner)
-        events = event_page(session, batch_id, start, page.limit + 1)
-    return page_of(events, page, filters, lambda e: e.id, lambda e: e)
+    return await answer_events(request, context, owner, of_batch(batch_id), start, page)

@@ -47,9 +47,9 @@ from services.implementer.dependencies import (
     OwnerDep,
     PageDep,
 )
-from services.implementer.owned import batch_of, owned_experiment
+from services.implementer.owned import batch_of, owned_batch, owned_experiment
 from services.implementer.paging import after, page_of, position_of
-from services.implementer.routers.batches import PRICED, DryRunQuery, owned_batch, submit
+from services.implementer.routers.batches import PRICED, DryRunQuery, submit
 from services.implementer.streams import LogSource, log_stream, wants_stream
 from services.implementer.telemetry import LogReading, Stream
 from services.implementer.views.confirmations import experiment_bodies

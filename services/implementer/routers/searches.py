@@ -9,7 +9,6 @@ from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
-from starlette.concurrency import run_in_threadpool
 
 from assay.contracts.base import MAX_INTEGER, Page
 from assay.contracts.batch import BatchBody, BatchOptions, EventBody
@@ -47,16 +46,10 @@ from services.implementer.dependencies import (
     KeyDep,
     OwnerDep,
     PageDep,
-    PageRequest,
 )
 from services.implementer.owned import owned_search
 from services.implementer.paging import after, page_of, page_within, position_of
-from services.implementer.streams import (
-    event_stream,
-    of_search,
-    search_event_page,
-    wants_stream,
-)
+from services.implementer.streams import answer_events, of_search
 from services.implementer.views.batches import batch_body
 from services.implementer.views.calls import ideator_call_body
 from services.implementer.views.measurements import (
@@ -242,27 +235,7 @@ async def events(
     events of its batch.
     """
     start = max(after_id, last_event_id or 0)
-    if not wants_stream(request):
-        return await run_in_threadpool(_event_page, context, search_id, owner, start, page)
-    await run_in_threadpool(_check_owner, context, search_id, owner)
-    return await event_stream(request, context, owner, of_search(search_id), start)
-
-
-def _check_owner(context: Context, search_id: str, owner: str) -> None:
-    with context.db.read() as session:
-        owned_search(session, search_id, owner)
-
-
-def _event_page(
-    context: Context, search_id: str, owner: str, start: int, page: PageRequest
-) -> Page[EventBody]:
-    filters = {"search": search_id}
-    last = after(page, filters)
-    start = max(start, last if isinstance(last, int) else 0)
-    with context.db.read() as session:
-        owned_search(session, search_id, owner)
-        found = search_event_page(session, search_id, start, page.limit + 1)
-    return page_of(found, page, filters, lambda e: e.id, lambda e: e)
+    return await answer_events(request, context, owner, of_search(search_id), start, page)
 
 
 @router.get("/searches/{search_id}/epochs")

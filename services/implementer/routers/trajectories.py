@@ -13,9 +13,9 @@ from assay.domain.states import MeasurementKind
 from assay.storage import schema
 from assay.storage.rows import get
 from services.implementer.dependencies import ContextDep, IdPath, OwnerDep, PageDep, PageRequest
+from services.implementer.owned import owned_batch
 from services.implementer.paging import after, page_within, position_of
 from services.implementer.problems import BadParameter
-from services.implementer.routers.batches import owned_batch
 from services.implementer.views.trajectories import trajectory_bodies, with_diffs
 
 router = APIRouter(tags=["batches"])
