@@ -23,7 +23,8 @@ def world(db: Database, store: LocalStore, catalog: Catalog) -> World:
 
 def waits(world: World, batch: str) -> list[tuple[int, str]]:
     with world.db.read() as session:
-        return [(found[0], found[1]) for found in waiting.of_batch(world.db, session, batch)]
+        of_batch = waiting.of_batches(world.db, session, [batch])[batch]
+        return [(found[0], found[1]) for found in of_batch]
 
 
 def test_a_batch_waits_for_what_failed_for_its_host_and_for_workers(world: World) -> None:

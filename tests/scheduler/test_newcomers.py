@@ -442,7 +442,7 @@ def test_a_batch_says_that_nobody_offers_its_conditions(world: World) -> None:
 
     def waits() -> list[Any]:
         with world.db.read() as session:
-            return list(waiting.of_batch(world.db, session, batch))
+            return list(waiting.of_batches(world.db, session, [batch])[batch])
 
     Cluster(world).scheduler.tick()
     world.restart("three", info=INFO | {"torch": "2.8.0"})

@@ -99,12 +99,12 @@ class Offers:
 
 @contextmanager
 def apart(each: Pinned) -> Iterator[None]:
-    """Leave out one environment that this version cannot read, say: others are scheduled."""
+    """Leave out an environment that cannot be scheduled, such as one of a newer version."""
     try:
         yield
     except AssayError:  # the leadership or the database is lost, and that ends the tick
         raise
-    except Exception:
+    except Exception:  # whatever is wrong with this environment, the others are scheduled
         log.exception("%s, %s: cannot be scheduled", each.environment, each.profile)
 
 

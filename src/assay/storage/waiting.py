@@ -1,4 +1,4 @@
-"""What the queued measurements of a batch wait for, apart from their turn."""
+"""What the queued measurements of batches wait for, apart from their turn."""
 
 from __future__ import annotations
 
@@ -40,16 +40,11 @@ class Unmet(NamedTuple):
     differences: list[str] | None
 
 
-def of_batch(db: Database, session: Session, batch: str) -> list[Pause | Want | Unmet]:
-    """Return why queued measurements of a batch's ideas are not started; nothing where they only
-    wait for others to end."""
-    return of_batches(db, session, [batch])[batch]
-
-
 def of_batches(
     db: Database, session: Session, batch_ids: Sequence[str]
 ) -> dict[str, list[Pause | Want | Unmet]]:
-    """As `of_batch`, of several batches by id.
+    """Return by batch why queued measurements of its ideas are not started; nothing where they
+    only wait for others to end.
 
     The number of queries depends on how many environments, profiles and hardware classes there
     are, not on the batches.
