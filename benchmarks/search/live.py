@@ -25,6 +25,7 @@ from assay.contracts.batch import BatchOptions, ExperimentBody
 from assay.contracts.search import SearchBody, SearchRequest
 from assay.domain.states import ExperimentState, MeasurementKind, SearchState
 from assay.llm import open_ideator
+from assay.llm.offline.settings import Settings
 from assay.search import SearchConfig, drive
 from tests.support.measuring import ROOT
 from tests.support.service import running
@@ -136,9 +137,9 @@ def _effect(experiment: ExperimentBody) -> float:
 
 
 def _settings(experiment: ExperimentBody) -> str:
-    """What the idea changes, in the words of the offline ideator."""
-    lines = [line for line in experiment.idea.text.splitlines() if line.startswith("Settings: ")]
-    return lines[0].removeprefix("Settings: ") if lines else experiment.idea.text[:60]
+    """The line of the offline ideator that says what the idea changes."""
+    found = Settings.read(experiment.idea.text)
+    return "" if found is None else found.format()
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> str:
