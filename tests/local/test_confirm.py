@@ -54,7 +54,9 @@ def test_a_lead_is_confirmed_on_fresh_seeds(service: ServiceProcess) -> None:
         assert [e.measurements for e in client.experiments.list(batch=repeated.id)] == [
             again["measurements"] for again in shown["experiments"]
         ], "the same claim is not tried until it holds"
-        fewer = client.batches.wait(client.experiments.confirm(two[0], seeds=1).id)
+        fewer = client.experiments.confirm(two[0], seeds=1)
+        # Waits for the baseline on that seed, too: nothing is decided before.
+        assert service.assay("batch", "watch", fewer.id).returncode == 0
         (later,) = client.experiments.list(batch=fewer.id)
         assert later.claimed is False, "another draw of seeds decides nothing"
         still = client.experiments.get(two[0]).confirmation
