@@ -131,6 +131,7 @@ def _outcome(context: Context, batch: str, seconds: float) -> Outcome:
         ).all()
         states = set(session.scalars(select(schema.Experiment.state)))
     assert not open_, "every request has ended"
+    assert dollars is not None
     assert states <= {"queued", "failed"}, states
     return Outcome(
         seconds,

@@ -19,6 +19,7 @@ from benchmarks.implementer.draws import (
     PREFIX_TOKENS,
     Draws,
 )
+from services.implementer.loop import REFUSED_ALIKE
 
 SAMPLES, REVISIONS = 10, 2
 STAGES = {"staged": (1, 3, 6), "paper": (SAMPLES,)}
@@ -38,11 +39,16 @@ class Tally:
 
 
 async def replay(draws: Draws, ideas: int, sampling: str, slots: int) -> Tally:
-    """The staged or the paper's policy with `slots` requests at once."""
+    """The staged or the paper's policy with `slots` requests at once.
+
+    A stage is begun after fewer than `REFUSED_ALIKE` answers: those drawn all fail for one cause.
+    """
     run = _Run(draws, asyncio.Semaphore(slots))
 
     async def idea(number: int) -> None:
         for stage in _stages(STAGES[sampling]):
+            if stage.start * (REVISIONS + 1) >= REFUSED_ALIKE:
+                return
             if await _first([run.sample(number, sample) for sample in stage]):
                 run.tally.patched.add(number)
                 return

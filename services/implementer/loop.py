@@ -2,10 +2,10 @@
 
 Up to `samples` calls, each revised up to `revisions` times from what was wrong with its answer;
 the first diff that applies and passes preflight wins and the others are cancelled (paper §2.2).
-`paper` sampling starts all samples at once; `staged` starts one, and more only when it has failed.
-A codebase that crashed early in training goes through the loop once more, with its traceback. An
-idea whose codebase is known (it names one, or confirms or retries an experiment) does not go
-through the loop: see `given`.
+`paper` sampling starts all samples at once; `staged` starts one, and more only when it has failed,
+until many answers have failed for one cause. A codebase that crashed early in training goes
+through the loop once more, with its traceback. An idea whose codebase is known (it names one, or
+confirms or retries an experiment) does not go through the loop: see `given`.
 
 Every call is recorded before it is made and after it returned, so a crash repeats at most one
 call per sample: recorded answers are read back instead of being asked for again.
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from sqlalchemy.orm import Session
 
-from assay.domain.failure_codes import Failure, FailureCode, read_code
+from assay.domain.failure_codes import Code, Failure, FailureCode, read_code
 from assay.domain.isolation import is_offline
 from assay.domain.states import FailureStage
 from assay.environments.catalog import EXAMPLE, RULES
@@ -59,6 +59,9 @@ from services.implementer.smoke import Smoke, Waiter
 
 #: Sizes of the stages of `staged` sampling: one call, a few more, then the rest.
 STAGES = (1, 3)
+#: After so many answers that were refused for one cause, and none for another, `staged` sampling
+#: begins no further stage. Of ideas that half of the answers fit, one in 4,096 is given up so.
+REFUSED_ALIKE = 12
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,8 @@ class Loop:
     judge: Judge
     asking: Asking = field(init=False)
     smoke: Smoke = field(init=False)
+    #: Why each answer was refused.
+    _refusals: list[Code] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         shared = self.shared
@@ -134,6 +139,9 @@ class Loop:
     async def _first(self, stored: Stored) -> Patched | Failure:
         rejected = Rejected(FailureCode.NO_SAMPLES, "no sample was asked for")
         for stage in (*_accepted(stored), *self._stages()):
+            if self._all_fail_alike():
+                rejected = self._given_up(rejected, stage[0])
+                break
             outcome = await _first_accepted([self._sample(n, stored) for n in stage])
             if isinstance(outcome, Patched):
                 return outcome
@@ -141,6 +149,17 @@ class Loop:
             if rejected.is_final or rejected.code in caps.CAP_CODES:
                 break
         return Failure(FailureStage.IMPLEMENT, rejected.code, rejected.message)
+
+    def _all_fail_alike(self) -> bool:
+        return len(self._refusals) >= REFUSED_ALIKE and len(set(self._refusals)) == 1
+
+    def _given_up(self, rejected: Rejected, asked: int) -> Rejected:
+        left = self.work.options.samples - asked
+        message = (
+            f"{rejected.message}\n(all {len(self._refusals)} answers were refused as "
+            f"{self._refusals[0]}, so {left} more samples were not asked for)"
+        )
+        return replace(rejected, message=message)
 
     def _stages(self) -> Iterator[range]:
         options = self.work.options
@@ -166,6 +185,8 @@ class Loop:
             if isinstance(step.outcome, Patched):
                 return step.outcome
             rejected, previous = step.outcome, step.answer
+            if previous is not None:
+                self._refusals.append(rejected.code)
             if rejected.is_final or previous is None:
                 break
         return rejected

@@ -193,7 +193,7 @@ def test_ideas_of_a_batch_with_the_same_code_name_each_other(
 
 def test_staged_sampling_widens_until_all_samples_are_used(context: Context) -> None:
     experiment = submit(context, samples=10, revisions=2)
-    executor = Scripted(lambda _: MISFIT)
+    executor = Scripted(lambda request: BROKEN if request.sample == 3 else MISFIT)
     outcome = implement(context, experiment, executor)
     assert isinstance(outcome, Failure)
     assert (outcome.stage.value, outcome.code) == ("implement", "no_match")
@@ -204,6 +204,38 @@ def test_staged_sampling_widens_until_all_samples_are_used(context: Context) -> 
         assert row.state == "failed"
         assert row.failure is not None
         assert "STEP = 99" in row.failure["message"]
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({"revisions": 2}, 12),
+        ({"revisions": 2, "samples": 4}, 12),
+        ({"revisions": 0}, 10),  # four answers say less
+        ({"revisions": 2, "sampling": "paper"}, 30),
+    ],
+)
+def test_staged_sampling_stops_when_every_answer_fails_for_one_cause(
+    context: Context, options: dict[str, Any], asked: int
+) -> None:
+    experiment = submit(context, **options)
+    executor = Scripted(lambda _: MISFIT)
+    outcome = implement(context, experiment, executor)
+    assert isinstance(outcome, Failure)
+    assert (outcome.code, len(executor.asked)) == ("no_match", asked)
+    assert "STEP = 99" in outcome.message
+    is_cut_short = asked == 12 and "samples" not in options
+    assert ("6 more samples were not asked for" in outcome.message) is is_cut_short
+
+
+def test_after_a_crash_staged_sampling_stops_for_the_same_cause(context: Context) -> None:
+    experiment = submit(context)
+    taken = take_up(context, experiment)
+    assert taken is not None
+    first = asyncio.run(loop_of(context, taken[0], Scripted(lambda _: MISFIT), taken[1]).run())
+    executor = Scripted(lambda _: GOOD)
+    assert implement(context, experiment, executor) == first
+    assert executor.asked == []
 
 
 def test_an_offline_executor_is_not_asked_twice_for_the_same(context: Context) -> None:
