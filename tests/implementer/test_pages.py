@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -63,6 +64,7 @@ def pages_of(service: Service) -> list[str]:
         "/failures",
         f"/failures?search={found['search_id']}",
         "/submit",
+        "/start",
         "/docs",
     ]
 
@@ -205,6 +207,66 @@ def test_a_wrong_form_says_which_field_and_submits_nothing(api: TestClient) -> N
     assert answer.status_code == 422
     assert "/options/seeds/0" in answer.text
     assert api.get("/v1/batches").json()["data"] == []
+
+
+START = {
+    "profile": "count/tiny", "strategy": "greedy", "ideator": "offline:ideator",
+    "executor": "offline:literal", "epochs": "3", "batch_size": "4", "confirm": "1",
+    "confirm_seeds": "3", "seed": "7", "max_cost_usd": "", "base": "", "key": "form-2",
+}  # fmt: skip
+
+
+def test_a_search_is_started_once_per_form_and_driven_by_the_service(api: TestClient) -> None:
+    assert "greedy" in api.get("/start").text
+    for _ in range(2):
+        answer = api.post("/start", data=START, headers=HERE, follow_redirects=False)
+        assert answer.status_code == 303, answer.text
+    (made,) = api.get("/v1/searches").json()["data"]
+    assert answer.headers["location"] == f"/searches/{made['id']}"
+    assert (made["driver"], made["strategy"], made["epochs"]) == ("service", "greedy", 3)
+    assert (made["config"]["confirm"], made["config"]["confirm_seeds"]) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"executor": "anthropic:claude-opus-4-5"}, "/caps/max_cost_usd"),
+        ({"epochs": "many"}, "/epochs"),
+        ({"strategy": "luck"}, "/strategy"),
+        ({"profile": "count/none"}, "none"),
+        ({"confirm_seeds": "0"}, "confirm_seeds"),
+    ],
+)
+def test_a_wrong_search_is_not_started(
+    api: TestClient, change: dict[str, str], field: str
+) -> None:
+    answer = api.post("/start", data={**START, **change}, headers=HERE)
+    assert answer.status_code == 422
+    assert field in answer.text
+    assert api.get("/v1/searches").json()["data"] == []
+
+
+def test_a_search_is_paused_resumed_and_extended_from_its_page(api: TestClient) -> None:
+    answer = api.post("/start", data=START, headers=HERE, follow_redirects=False)
+    page = answer.headers["location"]
+
+    def act(action: str, **fields: str) -> dict[str, Any]:
+        answer = api.post(f"{page}/{action}", data=fields, headers=HERE, follow_redirects=False)
+        assert answer.status_code == 303, answer.text
+        found: dict[str, Any] = api.get(f"/v1{page}").json()
+        return found
+
+    assert ">Pause" in api.get(page).text
+    assert act("pause")["pauses"][-1]["resumed_at"] is None
+    assert ">Resume" in api.get(page).text
+    resumed = act("resume")
+    assert resumed["pauses"][-1]["resumed_at"] is not None
+    assert resumed["driver"] == "service"
+    assert act("extend", epochs="5")["epochs"] == 5
+    lower = api.post(f"{page}/extend", data={"epochs": "four"}, headers=HERE)
+    assert lower.status_code == 422
+    assert "/epochs" in lower.text
+    assert api.get(f"/v1{page}").json()["epochs"] == 5
 
 
 def test_a_result_is_confirmed_from_its_page(scored: Service) -> None:

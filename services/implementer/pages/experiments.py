@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import dataclass
-from typing import Annotated, get_args
+from typing import get_args
 
-from fastapi import Depends, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
@@ -23,7 +23,7 @@ from services.implementer.dependencies import ContextDep, IdPath, OwnerDep, Page
 from services.implementer.owned import owned_experiment
 from services.implementer.pages.diffs import FileDiff, file_diffs
 from services.implementer.pages.rendering import render
-from services.implementer.pages.routing import form, page_router, see
+from services.implementer.pages.routing import FormDep, page_router, see
 from services.implementer.routers import experiments as api
 from services.implementer.routers import measurements as measurements_api
 from services.implementer.telemetry import Stream
@@ -31,7 +31,6 @@ from services.implementer.views.batches import batch_body
 from services.implementer.views.measurements import implementation_body
 
 router = page_router()
-FormDep = Annotated[dict[str, str], Depends(form)]
 #: Of a log, the end that a page holds; the rest is behind a link.
 _LOG_BYTES = 48 << 10
 _MOST_SEEDS = 64

@@ -17,6 +17,7 @@ from services.implementer.pages import (
     login,
     overview,
     searches,
+    starting,
     submission,
     workers,
 )
@@ -46,6 +47,7 @@ def install(app: FastAPI) -> None:
         failures,
         comparison,
         submission,
+        starting,
         documentation,
         login,
     ):

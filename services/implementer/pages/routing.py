@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlencode
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
@@ -61,6 +61,9 @@ async def form(request: Request) -> dict[str, str]:
     except ValueError as error:
         raise InvalidInput(f"the form cannot be read: {error}") from None
     return {name: value.replace("\r\n", "\n") for name, value in pairs}
+
+
+FormDep = Annotated[dict[str, str], Depends(form)]
 
 
 def see(path: str) -> RedirectResponse:

@@ -8,10 +8,13 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 from fastapi.responses import HTMLResponse
+from pydantic import ValidationError
 
 from assay.analysis.rows import leads, rank
 from assay.contracts.base import ShortName
 from assay.contracts.batch import ExperimentBody, Funnel
+from assay.contracts.search import ExtendRequest, ResumeRequest
+from assay.domain.errors import InvalidInput
 from assay.domain.metrics import Direction
 from assay.domain.states import ExperimentState
 from assay.domain.verdicts import Verdict
@@ -19,10 +22,11 @@ from assay.storage import environments, schema
 from assay.storage.rows import get
 from services.implementer.dependencies import ContextDep, IdPath, OwnerDep
 from services.implementer.exporting import export_search
+from services.implementer.pages.forms import number, wrong_fields
 from services.implementer.pages.hill_climb import hill_climb
 from services.implementer.pages.lineage import HEIGHT, WIDTH, lineage
 from services.implementer.pages.rendering import HEADERS, render
-from services.implementer.pages.routing import page_router, see
+from services.implementer.pages.routing import FormDep, page_router, see
 from services.implementer.routers import searches as api
 from services.implementer.views.batches import batch_body
 from services.implementer.views.calls import dollars
@@ -157,4 +161,37 @@ def report(search_id: IdPath, request: Request, context: ContextDep, owner: Owne
 def cancel(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> Response:
     """Cancel a search and the batches of its epochs."""
     api.cancel(search_id, context, owner)
+    return see(f"/searches/{search_id}")
+
+
+@router.post("/searches/{search_id}/pause")
+def pause(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> Response:
+    """Have its loop stop before it asks for more ideas."""
+    api.pause(search_id, context, owner)
+    return see(f"/searches/{search_id}")
+
+
+@router.post("/searches/{search_id}/resume")
+def resume(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> Response:
+    """Have the service run its loop from now on."""
+    api.resume(search_id, context, owner, ResumeRequest(driver="service"))
+    return see(f"/searches/{search_id}")
+
+
+@router.post("/searches/{search_id}/extend")
+def extend(search_id: IdPath, context: ContextDep, owner: OwnerDep, fields: FormDep) -> Response:
+    """Raise the number of epochs, or a cap.
+
+    Raises:
+        InvalidInput: a field cannot be what it says, or nothing is raised.
+    """
+    given = {name: text for name, text in fields.items() if text.strip()}
+    try:
+        wanted = ExtendRequest.model_validate(
+            {**given, **({"epochs": number(given["epochs"])} if "epochs" in given else {})}
+        )
+    except ValidationError as error:
+        first = wrong_fields(error)[0]
+        raise InvalidInput.field(first.pointer, first.message, "invalid_parameter") from None
+    api.extend(search_id, wanted, context, owner)
     return see(f"/searches/{search_id}")
