@@ -6,7 +6,8 @@
     python -m benchmarks.api --keep --only requests
 
 First every kind of request is timed, one after another, beside the full database and beside one
-with 1,000 experiments: the ratio says what the size costs. Then the same work is measured twice:
+with 1,000 experiments: the ratio says what the size costs. Pages of searches with 800 ideas are
+opened in Chromium, until their chart is drawn. Then the same work is measured twice:
 alone, and while 200 clients follow its batches and 50 requests come per second. The load generator
 has one core to itself (`--core`), the service and its trainings the others; Postgres is where its
 own system puts it.
@@ -27,6 +28,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.api.browser import LIMIT, Opened, opened
 from benchmarks.api.filling import Filled, full_database
 from benchmarks.api.load import Clients, compare
 from benchmarks.api.requests import LIMITS, Latency, measure, paths_of
@@ -74,12 +76,13 @@ def main() -> int:
     parser.add_argument("--ideas", type=int, help="Of each phase; by default 4 per second.")
     parser.add_argument("--core", type=int, default=1, help="The load generator's.")
     parser.add_argument("--keep", action="store_true", help="Keep the databases.")
-    parser.add_argument("--only", choices=["requests", "load"])
+    parser.add_argument("--only", choices=["requests", "page", "load"])
     args = parser.parse_args()
     before = psutil.getloadavg()[0]
     requests: dict[str, Latency] = {}
     few: dict[str, Latency] = {}
     load: dict[str, Any] = {}
+    page: Opened | None = None
     with ExitStack() as stack:
         filled = stack.enter_context(
             full_database(POSTGRES, FOLDER, OWNER, args.experiments, args.points, keep=args.keep)
@@ -87,25 +90,30 @@ def main() -> int:
         print(f"{filled.experiments} experiments, {filled.mebibytes} MiB", flush=True)
         cores = set(range(psutil.cpu_count() or 1))
         os.sched_setaffinity(0, cores - {args.core} or cores)  # what is started inherits it
-        if args.only != "load":
+        if args.only in (None, "requests"):
             with (
                 full_database(POSTGRES, FOLDER, OWNER, FEW, FEW_POINTS, keep=args.keep) as small,
                 served(small) as service,
             ):
                 few = measured(service, small, args.request_seconds)
         with served(filled) as service:
-            if args.only != "load":
+            if args.only in (None, "requests"):
                 requests = measured(service, filled, args.request_seconds)
                 for name, found in requests.items():
                     ratio = found.p50 / few[name].p50
                     print(f"{name:28} {found}  {ratio:5.2f} times p50 beside {FEW}", flush=True)
-            if args.only != "requests":
+            if args.only in (None, "page"):
+                page = opened(service.api_url, service.key, filled.searches)
+                print(f"page of a search of 800 ideas: {page}", flush=True)
+            if args.only in (None, "load"):
                 ideas = args.ideas or int(4 * args.seconds)
                 clients = Clients(args.streams, args.rate)
                 paths = paths_of(filled)
                 load = compare(service, paths, clients, args.seconds, ideas, args.core)
                 print(json.dumps(plain(load), indent=2), flush=True)
     missed = [*missed_requests(requests), *missed_load(load)]
+    if page is not None and page.worst > LIMIT:
+        missed.append(f"page of a search: {page.worst:.2f} s > {LIMIT} s")
     for line in missed:
         print(f"missed: {line}")
     machine = {
@@ -121,6 +129,7 @@ def main() -> int:
         **machine,
         "requests_ms": {name: [found.p50, found.p99] for name, found in requests.items()},
         "few_ms": {name: [found.p50, found.p99] for name, found in few.items()},
+        "page_s": plain(page),
         "load": plain(load),
         "missed": len(missed),
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from assay.contracts.batch import BatchBody, BatchOptions, IdeaRequest
@@ -94,7 +95,9 @@ def addresses(service: ServiceProcess, batch: BatchBody) -> list[str]:
         "/workers",
         "/failures",
         "/submit",
+        "/start",
         "/docs/errors",
+        "/docs/quickstart",
     ]
 
 
@@ -115,6 +118,99 @@ def test_every_page_fits_and_asks_nothing_of_others(
         beyond = page.evaluate(_BEYOND) if page.evaluate(_IS_TOO_WIDE) else None
         assert beyond is None, (path, beyond)
         expect(page.locator("h1").first).to_be_visible()
+    assert (watched.complaints, watched.outside) == ([], [])
+    page.close()
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_is_hard_to_use(
+    browser: Browser, service: ServiceProcess, batch: BatchBody, width: int, scheme: str
+) -> None:
+    """By axe-core, for people who see little, or use a keyboard or a screen reader."""
+    page = browser.new_page(
+        viewport={"width": width, "height": 900},
+        color_scheme="dark" if scheme == "dark" else "light",
+    )
+    found = []
+    for path in addresses(service, batch):
+        page.goto(str(service.ready["api"]) + path)
+        page.wait_for_load_state("load")
+        found += [
+            (path, violation["id"], [node["html"][:200] for node in violation["nodes"][:3]])
+            for violation in Axe().run(page).response["violations"]
+            if violation["impact"] in ("serious", "critical")
+        ]
+    assert found == []
+    page.close()
+
+
+def test_a_search_is_started_steered_and_cancelled_in_the_browser(
+    browser: Browser, service: ServiceProcess
+) -> None:
+    watched = Watched(browser.new_page(), urlsplit(str(service.ready["api"])).netloc)
+    page = watched.page
+    page.goto(f"{service.ready['api']}/start?profile=toy/tiny")
+    page.get_by_label("Epochs", exact=True).fill("40")
+    page.get_by_label("Ideas per epoch").fill("2")
+    page.get_by_label("Confirm", exact=True).fill("0")
+    page.get_by_role("button", name="Start the search").click()
+    expect(page.locator("#head .badge")).to_have_text("running", timeout=WAIT)
+    act(page, "Pause…", "Pause")
+    expect(page.locator("#notes")).to_contain_text("Paused", timeout=WAIT)
+    act(page, "Resume…", "Resume")
+    expect(page.locator("#notes")).not_to_contain_text("Paused", timeout=WAIT)
+    page.get_by_text("Extend…").click()
+    page.get_by_label("Epochs", exact=True).fill("41")
+    page.get_by_role("button", name="Extend", exact=True).click()
+    expect(page.locator("#tiles")).to_contain_text("/ 41", timeout=WAIT)
+    act(page, "Cancel…", "Cancel the search")
+    expect(page.locator("#head .badge")).to_have_text("cancelled", timeout=WAIT)
+    assert (watched.complaints, watched.outside) == ([], [])
+    page.close()
+
+
+def act(page: Page, summary: str, button: str) -> None:
+    """Open the question of an action, and answer it."""
+    page.locator("#head").get_by_text(summary).click()
+    page.locator("#head").get_by_role("button", name=button, exact=True).click()
+
+
+def test_ideas_are_submitted_and_cancelled_in_the_browser(
+    browser: Browser, service: ServiceProcess
+) -> None:
+    watched = Watched(browser.new_page(), urlsplit(str(service.ready["api"])).netloc)
+    page = watched.page
+    page.goto(f"{service.ready['api']}/submit?profile=toy/tiny")
+    texts = [idea.text for idea in toy_ideas(4, first=200)]
+    page.get_by_label("Ideas", exact=True).fill("\n---\n".join(texts))
+    page.get_by_role("button", name="Check and price").click()
+    expect(page.get_by_role("status")).to_contain_text("4 ideas", timeout=WAIT)
+    page.get_by_role("button", name="Submit 4 ideas").click()
+    page.wait_for_url("**/batches/*", timeout=WAIT)
+    act(page, "Cancel…", "Cancel them")
+    expect(page.locator("#head .badge")).to_have_text("cancelled", timeout=WAIT)
+    assert (watched.complaints, watched.outside) == ([], [])
+    page.close()
+
+
+def test_a_result_is_confirmed_and_reproduced_in_the_browser(
+    browser: Browser, service: ServiceProcess, batch: BatchBody
+) -> None:
+    assert batch.best is not None
+    watched = Watched(browser.new_page(), urlsplit(str(service.ready["api"])).netloc)
+    page = watched.page
+    path = f"{service.ready['api']}/experiments/{batch.best.experiment}"
+    page.goto(path)
+    page.get_by_text("Confirm…").click()
+    page.get_by_label("Fresh seeds").fill("1")
+    page.get_by_role("button", name="Confirm", exact=True).click()
+    page.wait_for_url("**/batches/*", timeout=WAIT)
+    expect(page.locator("#head .badge")).to_have_text("finished", timeout=2 * WAIT)
+    page.goto(path)
+    act(page, "Reproduce…", "Reproduce")
+    page.wait_for_url(lambda url: "/experiments/" in url and url != path, timeout=WAIT)
+    expect(page.locator("#head .badge").first).to_have_text("succeeded", timeout=2 * WAIT)
     assert (watched.complaints, watched.outside) == ([], [])
     page.close()
 

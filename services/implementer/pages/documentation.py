@@ -97,9 +97,12 @@ def read_document(name: str) -> Document:
         if token.type == "heading_open" and following is not None:
             token.attrSet("id", slug(following.content))
             title = following.content if token.tag == "h1" else title
+        if token.type == "table_open":
+            token.attrSet("tabindex", "0")  # a wide one is scrolled, with keys as well
         for child in token.children or ():
             _lead_here(child, name)
     html = parser.renderer.render(tokens, parser.options, {})
+    html = html.replace("<pre>", '<pre tabindex="0">')  # long lines are scrolled as well
     return Document(name, title.replace("`", ""), Markup(html))
 
 
