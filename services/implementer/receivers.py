@@ -33,15 +33,30 @@ from services.implementer.settings import ImplementerSettings
 
 IpAddress = IPv4Address | IPv6Address
 IpNetwork = IPv4Network | IPv6Network
-_NAT64 = IPv6Network("64:ff9b::/96")
+
+
+def _networks(*texts: str) -> tuple[IpNetwork, ...]:
+    return tuple(ip_network(each) for each in texts)
+
+
+#: Their last 32 bits are an IPv4 address: NAT64, SIIT, and IPv4-compatible addresses.
+_EMBEDDING = _networks("64:ff9b::/96", "::ffff:0:0:0/96", "::/96")
 #: What a service without API keys may call beside the public internet: this machine, which alone
 #: can create webhooks there, and networks at home or at work. Not 169.254.0.0/16, where clouds
 #: serve credentials.
-_NEAR: tuple[IpNetwork, ...] = tuple(
-    ip_network(each)
-    for each in ("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128",
-                 "fc00::/7")
-)  # fmt: skip
+_NEAR = _networks("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128",
+                  "fc00::/7")  # fmt: skip
+#: What is called only if an operator names it, though `is_global` or `_NEAR` holds it.
+_NEVER = _networks(
+    "168.63.129.16/32",  # Azure serves its machines there
+    "192.0.0.0/24",  # Oracle's cloud serves credentials at 192.0.0.192
+    "fd00:ec2::/32",  # AWS does at fd00:ec2::254
+    "fd20:ce::254/128",  # Google does
+    "64:ff9b:1::/48",  # of translators to IPv4 in one's own network
+    "fec0::/10",  # private networks, before fc00::/7 was
+    "5f00::/16",  # of one operator's routers
+    "3fff::/20",  # of documentation
+)
 #: Of a host with many addresses, so many are tried.
 _MOST_TRIED = 3
 
@@ -52,20 +67,28 @@ class NotAllowed(Exception):
 
 @dataclass(frozen=True)
 class Policy:
-    """Which addresses may be called: those of the public internet, and `networks`."""
+    """Which addresses may be called: those of the public internet, `near` and `named` networks.
 
-    networks: Sequence[IpNetwork]
+    `named` by an operator, who may name any; of `near` ones, those where clouds serve credentials
+    stay closed.
+    """
+
+    named: Sequence[IpNetwork]
+    near: Sequence[IpNetwork] = ()
 
     @classmethod
     def of(cls, settings: ImplementerSettings) -> Policy:
         """Return the policy of a service."""
-        near = () if settings.api_keys else _NEAR
-        return cls((*settings.webhook_networks, *near))
+        return cls(settings.webhook_networks, () if settings.api_keys else _NEAR)
 
     def allows(self, address: IpAddress) -> bool:
         """Whether an address may be called; one that embeds another is judged by that."""
         address = _embedded(address)
-        if any(address in network for network in self.networks):
+        if _is_in(address, self.named):
+            return True
+        if _is_in(address, _NEVER):
+            return False
+        if _is_in(address, self.near):
             return True
         return address.is_global and not address.is_multicast
 
@@ -95,10 +118,16 @@ class Policy:
             raise InvalidInput.field("/url", str(refused), "address_not_allowed") from None
 
 
+def _is_in(address: IpAddress, networks: Sequence[IpNetwork]) -> bool:
+    return any(address in network for network in networks)
+
+
 def _embedded(address: IpAddress) -> IpAddress:
     if isinstance(address, IPv4Address):
         return address
-    if address in _NAT64:
+    if address.is_loopback or address.is_unspecified:
+        return address
+    if _is_in(address, _EMBEDDING):
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour or address
 
@@ -124,8 +153,16 @@ class Caller:
         """Close connections."""
         await self._client.aclose()
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
+    async def post(
+        self,
+        url: str,
+        addresses: asyncio.Future[list[IpAddress]],
+        headers: Mapping[str, str],
+        body: bytes,
+    ) -> int:
         """Send a body and return the status of the answer, of which nothing else is read.
+
+        `addresses`: a `look_up` of this address, which goes on if it is not done in time.
 
         Raises:
             NotAllowed: the address may not be called.
@@ -134,9 +171,12 @@ class Caller:
             httpx2.TransportError: there was no connection, or no HTTP.
         """
         async with asyncio.timeout(self._seconds):
-            addresses = await self._addresses(httpx2.URL(url))
-            last = addresses[-1]
-            for address in addresses:
+            found = await asyncio.shield(addresses)
+            for address in found:
+                self._policy.check(address)
+            tried = found[:_MOST_TRIED]
+            last = tried[-1]
+            for address in tried:
                 try:
                     return await self._post(httpx2.URL(url), address, headers, body)
                 except httpx2.ConnectError:
@@ -144,19 +184,21 @@ class Caller:
                         raise
         raise AssertionError("unreachable: the last address returns or raises")
 
-    async def _addresses(self, url: httpx2.URL) -> list[IpAddress]:
-        """The addresses of a host, all of which may be called."""
+    async def look_up(self, url: str) -> list[IpAddress]:
+        """Return the addresses of a host. It takes as long as the names of this machine take.
+
+        Raises:
+            OSError: the name has no address.
+        """
+        parts = httpx2.URL(url)
         try:
-            found: list[IpAddress] = [ip_address(url.host)]
+            return [ip_address(parts.host)]
         except ValueError:
-            port = url.port or (443 if url.scheme == "https" else 80)
+            port = parts.port or (443 if parts.scheme == "https" else 80)
             known = await asyncio.get_running_loop().run_in_executor(
-                self._resolver, _look_up, url.host, port
+                self._resolver, _look_up, parts.host, port
             )
-            found = [ip_address(each) for each in dict.fromkeys(known)]
-        for address in found:
-            self._policy.check(address)
-        return found[:_MOST_TRIED]
+            return [ip_address(each) for each in dict.fromkeys(known)]
 
     async def _post(
         self, url: httpx2.URL, address: IpAddress, headers: Mapping[str, str], body: bytes

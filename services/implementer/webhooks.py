@@ -13,9 +13,10 @@ import json
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib import metadata
 from typing import Any
@@ -32,7 +33,7 @@ from assay.storage.webhooks import Answer, Claimed
 from assay.telemetry.counts import WEBHOOKS
 from services.implementer.context import Context
 from services.implementer.loop_thread import LoopThread
-from services.implementer.receivers import Caller, NotAllowed, Policy
+from services.implementer.receivers import Caller, IpAddress, NotAllowed, Policy
 from services.implementer.views.confirmations import experiment_bodies
 
 log = logging.getLogger(__name__)
@@ -48,11 +49,18 @@ GRACE_SECONDS = 5.0
 KEPT = timedelta(days=30)
 _FORGET_SECONDS = 3600.0
 _THREADS = 2
-_RESOLVERS = 8
 _JUDGED_AT_ONCE = 16
 _GONE = 410
 _MAX_ERROR = 300
 _USER_AGENT = f"Assay/{metadata.version('assay')}"
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A webhook that is being called."""
+
+    owner: str
+    task: asyncio.Task[None]
 
 
 class WebhookSender:
@@ -63,9 +71,10 @@ class WebhookSender:
         self._schedule = schedule
         self._seconds = context.settings.webhook_seconds
         self._thread = LoopThread("webhooks", ThreadPoolExecutor(_THREADS, "webhooks"))
-        self._resolver = ThreadPoolExecutor(_RESOLVERS, "names")
+        # One for each request under way: none waits for a name that another one looks up.
+        self._resolver = ThreadPoolExecutor(AT_ONCE, "names")
         self._news = asyncio.Event()
-        self._sending: dict[str, asyncio.Task[None]] = {}
+        self._sending: dict[str, _Call] = {}
         self._forgot = 0.0
 
     def start(self) -> None:
@@ -108,19 +117,20 @@ class WebhookSender:
         longest = self._context.settings.rescan_seconds
         await asyncio.to_thread(self._judge)
         await asyncio.to_thread(self._forget)
-        room, busy = AT_ONCE - len(self._sending), list(self._sending)
+        room = AT_ONCE - len(self._sending)
+        busy = {webhook: call.owner for webhook, call in self._sending.items()}
         for claimed in await asyncio.to_thread(self._claim, room, busy) if room else ():
             task = asyncio.ensure_future(self._send(caller, claimed))
-            self._sending[claimed.webhook] = task
+            self._sending[claimed.webhook] = _Call(claimed.owner, task)
         if len(self._sending) >= AT_ONCE:  # the first that ends makes room, and looks again
             return longest
         soonest = await asyncio.to_thread(self._seconds_to_next, list(self._sending))
         return longest if soonest is None else min(soonest, longest)
 
-    def _claim(self, room: int, busy: Sequence[str]) -> list[Claimed]:
+    def _claim(self, room: int, busy: Mapping[str, str]) -> list[Claimed]:
         context = self._context
         lease = timedelta(seconds=self._seconds + GRACE_SECONDS)
-        if self._seconds_to_next(busy) != 0:  # a look costs no transaction that writes
+        if self._seconds_to_next(list(busy)) != 0:  # a look costs no transaction that writes
             return []
         with context.db.write() as session:
             return webhooks.claim(context.db, session, lease, limit=room, busy=busy)
@@ -130,16 +140,23 @@ class WebhookSender:
             return webhooks.seconds_to_next(self._context.db, session, busy)
 
     async def _send(self, caller: Caller, claimed: Claimed) -> None:
+        addresses = asyncio.ensure_future(caller.look_up(claimed.url))
         try:
-            answer = await self._try(caller, claimed)
-            await asyncio.to_thread(self._settle, claimed, answer)
-        except Exception as error:  # it is claimed again when its lease has run out
-            log.warning("cannot settle the delivery %s: %s", claimed.id, error)
+            try:
+                answer = await self._try(caller, claimed, addresses)
+                await asyncio.to_thread(self._settle, claimed, answer)
+            except Exception as error:  # it is claimed again when its lease has run out
+                log.warning("cannot settle the delivery %s: %s", claimed.id, error)
+            # A try that timed out leaves a thread behind until the name is looked up. Until then,
+            # it counts as under way, or slow names would take the threads of all others.
+            await asyncio.gather(addresses, return_exceptions=True)
         finally:
             self._sending.pop(claimed.webhook, None)
             self._news.set()
 
-    async def _try(self, caller: Caller, claimed: Claimed) -> Answer:
+    async def _try(
+        self, caller: Caller, claimed: Claimed, addresses: asyncio.Future[list[IpAddress]]
+    ) -> Answer:
         content = body_of(claimed)
         timestamp = int(time.time())
         headers = {
@@ -150,11 +167,13 @@ class WebhookSender:
             standard.SIGNATURE: standard.sign(claimed.secret, claimed.id, timestamp, content),
         }
         try:
-            status = await caller.post(claimed.url, headers, content)
+            status = await caller.post(claimed.url, addresses, headers, content)
         except (TimeoutError, httpx2.TimeoutException):
             return Answer(None, f"no answer within {self._seconds:g} s")
         except NotAllowed as error:
             return Answer(None, str(error))
+        except httpx2.ProtocolError:  # what it says quotes the answer
+            return Answer(None, "the receiver did not answer in HTTP")
         except (OSError, httpx2.HTTPError, httpx2.InvalidURL) as error:
             why = str(error) or type(error).__name__
             return Answer(None, f"no connection: {why}"[:_MAX_ERROR])
@@ -172,13 +191,14 @@ class WebhookSender:
         outcome = "delivered" if answer.error is None else "failed" if pause is None else "retried"
         WEBHOOKS.labels(outcome).inc()
         if outcome == "failed":
+            # Not the error: it can name the address, which is its owner's alone to see.
             log.warning(
                 "gave up the delivery %s (%s) to %s after %d tries: %s",
                 claimed.id,
                 claimed.type,
                 claimed.webhook,
                 claimed.tries,
-                answer.error,
+                "no answer" if answer.status is None else f"answered {answer.status}",
             )
 
     def _pause(self, claimed: Claimed) -> timedelta | None:

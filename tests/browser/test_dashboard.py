@@ -238,6 +238,32 @@ def test_curves_are_drawn_beside_the_baselines(
     page.close()
 
 
+def test_curves_are_drawn_whatever_a_codebase_calls_them(
+    browser: Browser, service: ServiceProcess
+) -> None:
+    """A name that every object of JavaScript has is no curve of the baseline."""
+    edit = (
+        "[Experiment] A curve of another name.\n[Code Changes] In `search.py`:\n"
+        "<<<<<<< SEARCH\nLOG_EVERY = 50\n=======\nLOG_EVERY = 50\n"
+        "_dumps = json.dumps\n"
+        'json.dumps = lambda value: _dumps({**value, "constructor": 1.0} if "step" in value '
+        "else value)\n>>>>>>> REPLACE\n[End]"
+    )
+    with service.client() as client:
+        made = client.batches.create(toy_batch([IdeaRequest(text=edit)], baseline_seeds=2))
+        client.batches.wait(made.id, timeout=120)
+        (experiment,) = client.experiments.list(batch=made.id)
+    page = browser.new_page()
+    watched = Watched(page, "")
+    page.goto(f"{service.ready['api']}/experiments/{experiment.id}")
+    page.locator('[data-controls="curves"] select').select_option("constructor", timeout=WAIT)
+    expect(page.locator("#curves")).to_have_attribute(
+        "aria-label", "constructor by step: A curve of another name."
+    )
+    assert watched.complaints == []
+    page.close()
+
+
 def test_a_search_is_exported_as_a_file_that_opens_without_a_network(
     browser: Browser, service: ServiceProcess, batch: BatchBody, tmp_path: Path
 ) -> None:

@@ -107,6 +107,21 @@ def test_text_of_an_idea_is_shown_as_text(api: TestClient) -> None:
     assert "&lt;script&gt;alert(1)" in api.get(f"/experiments/{listed[0]['id']}").text
 
 
+def test_metadata_and_settings_are_shown_as_text(service: Service) -> None:
+    made = service.api.post("/v1/batches", json=batch("a", metadata={HOSTILE: HOSTILE})).json()
+    wanted = {
+        "environment": "count", "profile": "tiny", "strategy": "random", "epochs": 1,
+        "batch_size": 1, "config": {"strategy": {HOSTILE: HOSTILE, "number": 3}},
+    }  # fmt: skip
+    search = service.api.post("/v1/searches", json=wanted).json()
+    for path in (f"/batches/{made['id']}", f"/searches/{search['id']}"):
+        text = service.api.get(path).text
+        assert "&lt;script&gt;alert(1)" in text
+        assert "<script>alert" not in text
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+
+
 def test_text_of_an_idea_cannot_end_the_data_of_a_chart(service: Service) -> None:
     search = service.found["search_id"]
     text = service.api.get(f"/searches/{search}").text

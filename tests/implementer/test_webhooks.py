@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,9 +25,10 @@ from services.implementer.app import create_app
 from services.implementer.context import Context
 from services.implementer.receivers import Policy
 from services.implementer.settings import ImplementerSettings
-from services.implementer.webhooks import WebhookSender
+from services.implementer.webhooks import AT_ONCE, WebhookSender
 from tests.implementer.test_confirmations import ask, better, measure_all, result, take, worse
 from tests.storage.lifecycle import World
+from tests.support.local_server import LocalHandler, LocalServer
 from tests.support.ports import free_port
 from tests.support.receiver import HANG, receiver
 from tests.support.waiting import wait_until
@@ -337,11 +340,13 @@ def test_a_wrong_address_is_refused(site: Site, url: str) -> None:
 
 PRIVATE = (
     "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "::1", "fd00::1", "::ffff:10.1.2.3",
-    "64:ff9b::a01:203", "2002:a01:203::1",
+    "64:ff9b::a01:203", "2002:a01:203::1", "::a01:203", "::ffff:0:a01:203",
 )  # fmt: skip
 NEVER = (
     "169.254.169.254", "fe80::1", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "0.0.0.0",
     "255.255.255.255", "224.0.0.1", "ff02::1", "100.64.0.1", "192.0.2.1", "::", "2001:db8::1",
+    "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254", "::ffff:168.63.129.16",
+    "::a9fe:a9fe", "::ffff:0:a9fe:a9fe", "64:ff9b:1::a01:203", "fec0::1", "5f00::1", "3fff::1",
 )  # fmt: skip
 PUBLIC = ("1.1.1.1", "93.184.216.34", "2606:4700:4700::1111", "64:ff9b::101:101")
 
@@ -349,7 +354,7 @@ PUBLIC = ("1.1.1.1", "93.184.216.34", "2606:4700:4700::1111", "64:ff9b::101:101"
 def test_only_public_addresses_are_called_unless_an_operator_names_others() -> None:
     keys = ImplementerSettings.model_validate({"api_keys": {"ann": "key of ann"}})
     strict, near = Policy.of(keys), Policy.of(ImplementerSettings())
-    named = Policy([ip_network("169.254.0.0/16")])
+    named = Policy([ip_network("169.254.0.0/16"), ip_network("fd00:ec2::/64")])
     for text in PUBLIC:
         assert strict.allows(ip_address(text)), text
     for text in (*PRIVATE, *NEVER):
@@ -358,7 +363,8 @@ def test_only_public_addresses_are_called_unless_an_operator_names_others() -> N
         assert near.allows(ip_address(text)), text
     for text in NEVER:
         assert not near.allows(ip_address(text)), text
-    assert named.allows(ip_address("169.254.169.254"))
+    for text in ("169.254.169.254", "fd00:ec2::254"):
+        assert named.allows(ip_address(text)), text
 
 
 def test_a_private_address_is_not_called_by_number_or_by_name(
@@ -377,6 +383,123 @@ def test_a_private_address_is_not_called_by_number_or_by_name(
             (failed,) = site.deliveries(made["id"])
             assert "ASSAY_IMPLEMENTER_WEBHOOK_NETWORKS" in failed["error"], host
         assert there.received == []
+
+
+def test_the_address_is_in_no_log(
+    world: World, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(world, catalog, api_keys={"ann": "key of ann"}) as site:
+        site.api.headers["Authorization"] = "Bearer key of ann"
+        made = site.create("http://localhost:1/")
+        site.start(0.01)
+        site.post(f"/v1/webhooks/{made['id']}/test")
+        wait_until(lambda: site.states(made["id"]) == ["failed"])
+    assert "127.0.0.1" in site.deliveries(made["id"])[0]["error"]
+    (said,) = [each for each in caplog.messages if "gave up the delivery" in each]
+    assert made["id"] in said
+    assert "127.0.0.1" not in said
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"HTTP/1.1 200 OK\r\nnot for you: 1\r\n\r\n", b"not for you\r\n\r\n", b""],
+    ids=["header", "banner", "nothing"],
+)
+def test_what_is_no_http_is_not_shown(
+    site: Site, caplog: pytest.LogCaptureFixture, answer: bytes
+) -> None:
+    """Or whoever creates webhooks could read what services of a private network say."""
+
+    class Handler(LocalHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.wfile.write(answer)
+            self.close_connection = True
+
+    with LocalServer(Handler) as there:
+        made = site.create(there.url)
+        site.start()
+        site.post(f"/v1/webhooks/{made['id']}/test")
+        wait_until(lambda: site.states(made["id"]) == ["failed"])
+    (failed,) = site.deliveries(made["id"])
+    assert failed["error"] == "the receiver did not answer in HTTP"
+    assert "not for you" not in caplog.text
+
+
+# -- owners do not wait for one another ----------------------------------------------------------
+
+OWNERS = {"ann": "key of ann", "bob": "key of bob", "cid": "key of cid"}
+
+
+def fill(site: Site, owner: str, url: str, deliveries: int) -> None:
+    """Give an owner as many webhooks as an owner may have, with so many deliveries each."""
+    with site.world.db.write() as session:
+        for _ in range(webhooks.MOST_WEBHOOKS):
+            row = webhooks.create(site.world.db, session, owner, WebhookRequest(url=url))
+            for _ in range(deliveries):
+                webhooks.test(session, row)
+
+
+@pytest.mark.slow
+def test_owners_whose_receivers_hang_hold_no_other_up_for_longer_than_a_try(
+    world: World, catalog: Catalog
+) -> None:
+    settings = {"api_keys": OWNERS, "webhook_networks": ["127.0.0.0/8"], "webhook_seconds": 3}
+    with (
+        opened(world, catalog, **settings) as site,
+        receiver(*[HANG] * 999) as hanging,
+        receiver() as there,
+    ):
+        fill(site, "ann", hanging.url, 10)
+        fill(site, "bob", hanging.url, 10)
+        site.start()
+        wait_until(lambda: len(hanging.received) >= AT_ONCE)
+        site.api.headers["Authorization"] = "Bearer key of cid"
+        made = site.create(there.url)
+        site.post(f"/v1/webhooks/{made['id']}/test")
+        for sender in site.senders:
+            sender.look()
+        wait_until(lambda: site.states(made["id"]) == ["delivered"])
+        # Of their 400 deliveries not many more than those that were under way came first.
+        assert len(hanging.received) < 2 * AT_ONCE + 20
+
+
+@pytest.mark.slow
+def test_owners_whose_names_take_long_hold_no_other_up(
+    world: World, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lookup cannot be interrupted, and takes longer than a try."""
+    over = threading.Event()
+    look_up = socket.getaddrinfo
+
+    def slow(host: str, *args: Any, **kwargs: Any) -> Any:
+        if host == "slow.example.org":
+            over.wait(60)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return look_up(host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    settings = {"api_keys": OWNERS, "webhook_networks": ["127.0.0.0/8", "::1/128"]}
+    with opened(world, catalog, **settings) as site, receiver() as there:
+        fill(site, "ann", "http://slow.example.org/", 9)
+        site.start()
+        site.api.headers["Authorization"] = "Bearer key of cid"
+        made = site.create(f"http://localhost:{there.url.rpartition(':')[2]}/")
+        try:
+            wait_until(lambda: timed_out(world) >= 8)
+            site.post(f"/v1/webhooks/{made['id']}/test")
+            for sender in site.senders:
+                sender.look()
+            wait_until(lambda: site.states(made["id"])[0] != "pending")
+            assert site.states(made["id"]) == ["delivered"]
+        finally:
+            over.set()
+
+
+def timed_out(world: World) -> int:
+    with world.db.read() as session:
+        table = schema.Delivery
+        return len(session.scalars(select(table.id).where(table.error.is_not(None))).all())
 
 
 def test_a_name_is_called_at_the_address_that_was_checked(site: Site) -> None:

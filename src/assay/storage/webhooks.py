@@ -8,12 +8,13 @@ waits for it.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import case, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.webhook import WebhookRequest
@@ -300,6 +301,7 @@ class Claimed:
 
     id: str
     webhook: str
+    owner: str
     url: str
     secret: str
     type: str
@@ -316,29 +318,36 @@ def claim(
     lease: timedelta,
     *,
     limit: int,
-    busy: Collection[str] = (),
+    busy: Mapping[str, str] | None = None,
 ) -> list[Claimed]:
     """Claim due deliveries, the oldest of each webhook; at most `limit`, none of `busy` webhooks.
 
-    A process that dies with one leaves it to the next, once `lease` has passed.
+    `busy` holds the owners of the webhooks that are being called. The owner with the fewest comes
+    first, so that one whose receivers hang does not make another wait for longer than a try.
+    A process that dies with a delivery leaves it to the next, once `lease` has passed.
     """
     table, webhook = schema.Delivery, schema.Webhook
     now = db.now(session)
+    busy = busy or {}
     order = func.row_number().over(
         partition_by=table.webhook_id, order_by=(table.next_at, table.id)
     )
     due = (
-        select(table.id, table.next_at, order.label("place"))
+        select(table.id, table.next_at, webhook.owner, order.label("place"))
         .join(webhook, webhook.id == table.webhook_id)
         .where(
             table.state == _PENDING,
             table.next_at <= now,
             webhook.state == ACTIVE,
-            webhook.id.not_in(busy),
+            webhook.id.not_in(list(busy)),
         )
         .subquery()
     )
-    first = select(due.c.id).where(due.c.place == 1).order_by(due.c.next_at).limit(limit)
+    called = Counter(busy.values())
+    turn = func.row_number().over(partition_by=due.c.owner, order_by=(due.c.next_at, due.c.id))
+    has = case(called, value=due.c.owner, else_=0) if called else 0
+    in_turn = (turn + has, due.c.next_at, due.c.id)
+    first = select(due.c.id).where(due.c.place == 1).order_by(*in_turn).limit(limit)
     # Another process may have been first: then `next_at` lies ahead when this one gets the lock.
     taken = session.scalars(
         update(table)
@@ -349,7 +358,7 @@ def claim(
         execution_options={"synchronize_session": False},
     ).all()
     rows = session.execute(
-        select(table, webhook.url, webhook.secret)
+        select(table, webhook.owner, webhook.url, webhook.secret)
         .join(webhook, webhook.id == table.webhook_id)
         .where(table.id.in_(taken))
         .order_by(table.id)
@@ -359,6 +368,7 @@ def claim(
         Claimed(
             row.id,
             row.webhook_id,
+            owner,
             url,
             secret,
             row.type,
@@ -368,7 +378,7 @@ def claim(
             row.attempts,
             row.attempts - row.attempts_before,
         )
-        for row, url, secret in rows
+        for row, owner, url, secret in rows
     ]
 
 

@@ -467,7 +467,7 @@ function curves(holder) {
   holder.after(legend);
 
   function joined() {
-    const having = runs.filter((run) => run.series[name]);
+    const having = runs.filter((run) => Object.hasOwn(run.series, name)); // a codebase names them
     const xs = [...new Set(having.flatMap((run) => run.series[name].x))].sort((a, b) => a - b);
     const at = new Map(xs.map((x, n) => [x, n]));
     const columns = having.map((run) => {
