@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import shutil
 import tempfile
 import threading
@@ -32,6 +31,7 @@ from assay.contracts.batch import BatchBody
 from assay.domain.states import AttemptState
 from assay.storage import schema
 from assay.storage.database import Database
+from benchmarks.machine import about_machine
 from tests.support.databases import POSTGRES
 from tests.support.service import running, toy_batch, toy_ideas
 from tests.support.stack import Stack
@@ -227,9 +227,7 @@ def main() -> int:
     ]
     for line in missed:
         print(f"missed: {line}")
-    load = round(psutil.getloadavg()[0], 1)
-    about = {"machine": platform.machine(), "cores": psutil.cpu_count(), "load": load}
-    summary = {"benchmark": "crowd", "ideas": args.ideas, **about, **figures}
+    summary = {"benchmark": "crowd", "ideas": args.ideas, **about_machine(), **figures}
     print(json.dumps(summary | {"missed": len(missed)}))
     return 1 if missed else 0
 

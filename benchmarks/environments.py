@@ -19,6 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.machine import about_machine
+
 ROOT = Path(__file__).resolve().parent.parent
 CODEBASE = ROOT / "environments" / "nanogpt" / "codebase"
 
@@ -94,9 +96,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=10)
     arguments = parser.parse_args()
-    from services.worker.hardware import hardware_class, read_cpu
-
-    kind = hardware_class(read_cpu())
+    about = about_machine()
+    kind = about["hardware_class"]
     os.environ |= {"OMP_NUM_THREADS": "1", "ASSAY_HARDWARE_CLASS": kind, "ASSAY_GPUS": "0"}
     sys.path.insert(0, str(CODEBASE))
     figures = race(arguments.rounds, arguments.steps)
@@ -106,8 +107,8 @@ def main() -> None:
         f"ratio {figures['ratio']}"
     )
     alternative = "the same model in float32 with stock modules, SDPA and torch.optim.AdamW"
-    summary = {"name": "environments", "hardware_class": kind, "alternative": alternative}
-    print(json.dumps(summary | figures))
+    summary = {"name": "environments", "alternative": alternative}
+    print(json.dumps(summary | about | figures))
 
 
 if __name__ == "__main__":

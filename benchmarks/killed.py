@@ -25,6 +25,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.machine import about_machine
 from tests.support.faults.embedded import EmbeddedService, kill_every
 
 Found = dict[str, Any]
@@ -118,13 +119,11 @@ def main() -> None:
     args = _parser().parse_args()
     folder = Path(tempfile.mkdtemp(prefix="assay-killed-"))
     folder.chmod(0o755)  # sandboxed programs of other users look into it
-    began, before = time.monotonic(), psutil.getloadavg()[0]
+    began, about = time.monotonic(), about_machine()
     try:
         found = {"benchmark": args.benchmark, "ideas": args.ideas, **args.run(args, folder)}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    load = [round(before, 1), round(psutil.getloadavg()[0], 1)]
-    about = {"cores": psutil.cpu_count(), "load": load}
     print(json.dumps(found | about | {"seconds": round(time.monotonic() - began, 1)}))
     if found["missed"]:
         sys.exit(1)

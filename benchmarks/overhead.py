@@ -29,6 +29,7 @@ from assay.environments import Catalog, Environment, prepare_data
 from assay.llm.offline.literal import LiteralImplementer
 from assay.patching import apply_answer
 from assay.sandbox import choose_sandbox, open_sandbox
+from benchmarks.machine import about_machine
 from services.worker.settings import WorkerSettings
 from services.worker.training import Training, start_and_wait
 from services.worker.workspace import open_workspace
@@ -126,6 +127,7 @@ def main() -> None:
     environment = Catalog().get("toy")
     ideas = toy_ideas(args.ideas)
     codebases = patched(environment, ideas)
+    about = about_machine()
     with tempfile.TemporaryDirectory(prefix="assay-overhead-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -154,6 +156,7 @@ def main() -> None:
                     1000 * (per_experiment - statistics.median(inside)), 1
                 ),
                 "sandbox": service.ready["sandbox"],
+                **about,
             }
         )
     )

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -32,6 +31,7 @@ from benchmarks.api.browser import LIMIT, Opened, opened
 from benchmarks.api.filling import Filled, full_database
 from benchmarks.api.load import Clients, compare
 from benchmarks.api.requests import LIMITS, Latency, measure, paths_of
+from benchmarks.machine import about_machine
 from tests.support.databases import POSTGRES
 from tests.support.stack import OWNER, Stack
 
@@ -78,7 +78,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="Keep the databases.")
     parser.add_argument("--only", choices=["requests", "page", "load"])
     args = parser.parse_args()
-    before = psutil.getloadavg()[0]
+    machine = about_machine()
     requests: dict[str, Latency] = {}
     few: dict[str, Latency] = {}
     load: dict[str, Any] = {}
@@ -116,12 +116,6 @@ def main() -> int:
         missed.append(f"page of a search: {page.worst:.2f} s > {LIMIT} s")
     for line in missed:
         print(f"missed: {line}")
-    machine = {
-        "machine": platform.machine(),
-        "cores": psutil.cpu_count(),
-        "load_before": round(before, 1),
-        "load_after": round(psutil.getloadavg()[0], 1),
-    }
     summary = {
         "benchmark": "api",
         "experiments": args.experiments,

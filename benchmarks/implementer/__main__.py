@@ -23,6 +23,7 @@ from typing import Any
 from benchmarks.implementer import pipeline, policies
 from benchmarks.implementer.draws import MODEL, Draws
 from benchmarks.implementer.realtime import SCALE, measure
+from benchmarks.machine import about_machine
 from tests.support.virtual_clock import run
 
 #: Of the time over that of the replay, and of the calls of `staged` per patched idea.
@@ -32,7 +33,7 @@ BAR, MOST_CALLS = 1.15, 2.4
 def main() -> int:
     """Run it; 1 if a bar is missed."""
     arguments = _arguments()
-    draws = Draws(arguments.seed)
+    draws, about = Draws(arguments.seed), about_machine()
     print(f"{arguments.ideas} ideas, {arguments.slots} calls at once, prices of {MODEL}")
     head = (
         "policy",
@@ -55,8 +56,14 @@ def main() -> int:
     ratio = round(theirs["seconds"] / ours["seconds"], 2)
     print(f"staged is {ratio} × as fast as the paper's released policy")
     alternative = "the paper's released policy (20 ideas at a time, ≤ 10 tries in sequence)"
-    result = {"name": "implementer", "ratio": ratio, "alternative": alternative, **figures}
-    print(json.dumps(result, ensure_ascii=False))
+    result = {
+        "name": "implementer",
+        "ratio": ratio,
+        "alternative": alternative,
+        **about,
+        **figures,
+    }
+    print(json.dumps(result | about | figures, ensure_ascii=False))
     missed = [s for s in ("staged", "paper") if not figures[s]["is_within_bar"]]
     missed += [s for s in ("staged", "paper") if figures[s]["lost_to_faults"]]
     if figures["staged"]["calls_per_patched"] > MOST_CALLS:
