@@ -16,11 +16,12 @@ from sqlalchemy.orm import Session
 from assay.environments.catalog import Catalog
 from assay.storage import implementations
 from assay.storage.database import Database
+from assay.storage.funnel import BatchTally
 from assay.storage.objects import ObjectStore
 from assay.storage.outbox import has_posted
 from services.implementer.feeds import Feeds
 from services.implementer.open_streams import OpenStreams
-from services.implementer.outcomes import FinishedBatches
+from services.implementer.outcomes import BatchOutcome, FinishedBatches
 from services.implementer.settings import ImplementerSettings
 from services.implementer.tokens import WorkerTokens
 from services.implementer.versions import Versions
@@ -97,7 +98,8 @@ class Context:
         self._checked: tuple[ObjectStore | None, float] = (None, 0.0)
         self.streams = OpenStreams(self.settings.streams_per_client, self.settings.streams)
         self.feeds = Feeds(self.db.notifier)
-        self.finished = FinishedBatches()
+        self.finished: FinishedBatches[BatchOutcome] = FinishedBatches()
+        self.tallies: FinishedBatches[BatchTally] = FinishedBatches()
 
     def check_store(self) -> None:
         """Raise `Unavailable` unless objects can be written.

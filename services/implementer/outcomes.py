@@ -1,7 +1,8 @@
 """What came of batches that are finished, kept in memory: it never changes again.
 
-A list shows counts and the best result of each batch, and so does a search of every epoch. Without
-this, each look would count all experiments again. `views/batches.py` asks it.
+A list shows counts and the best result of each batch, and so does a search of every epoch; a
+report adds up all batches of an owner. Without this, each look would count all experiments again.
+`views/batches.py` and `routers/reports.py` ask it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from assay.contracts.batch import BestSummary, Counts, Funnel, MeasurementCounts, Usage
 
@@ -59,33 +61,49 @@ class BatchOutcome:
         )
 
 
-class FinishedBatches:
-    """The outcomes of finished batches. Those that were not asked for lately are read again."""
+class Countable(Protocol):
+    """Something counted per batch."""
+
+    @property
+    def is_final(self) -> bool:
+        """Of a finished batch, whether nothing of this can change."""
+        ...
+
+
+T = TypeVar("T", bound=Countable)
+
+
+class FinishedBatches(Generic[T]):
+    """What was counted of finished batches; what was not asked for lately is read again."""
 
     def __init__(self, most: int = MOST_KEPT) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, BatchOutcome] = OrderedDict()
+        self._kept: OrderedDict[str, T] = OrderedDict()
 
     def of(
         self,
         batch_ids: Collection[str],
-        read: Callable[[Collection[str]], Mapping[str, BatchOutcome]],
-    ) -> dict[str, BatchOutcome]:
-        """Return what came of these batches, by id. All of them must be finished.
+        read: Callable[[Collection[str]], Mapping[str, T]],
+        unfinished: Collection[str] = (),
+    ) -> dict[str, T]:
+        """Return what came of these batches, by id. All but the `unfinished` must be finished.
 
-        `read` is called with those that are not kept, if there are any.
+        `read` is called with those that are not kept, if there are any. What it returns of other
+        batches is ignored.
         """
-        found: dict[str, BatchOutcome] = {}
+        found: dict[str, T] = {}
         with self._lock:
             for id_ in batch_ids:
                 if id_ in self._kept:
                     self._kept.move_to_end(id_)
                     found[id_] = self._kept[id_]
         missing = [id_ for id_ in batch_ids if id_ not in found]
-        if missing:
-            new = read(missing)
+        if missing or unfinished:
+            read_now = read([*missing, *unfinished])
+            new = {id_: read_now[id_] for id_ in missing if id_ in read_now}
             found |= new
+            found |= {id_: read_now[id_] for id_ in unfinished if id_ in read_now}
             with self._lock:
                 self._kept |= {id_: of for id_, of in new.items() if of.is_final}
                 while len(self._kept) > self._most:

@@ -13,6 +13,7 @@ from assay.environments.catalog import Catalog
 from assay.search.trajectories import TrajectoryReader
 from services.implementer.app import create_app
 from services.implementer.context import Context
+from services.implementer.outcomes import FinishedBatches
 from services.implementer.settings import ImplementerSettings
 from tests.implementer.test_streams import serving
 from tests.storage.lifecycle import CLASS, World
@@ -102,7 +103,7 @@ def test_no_request_asks_more_where_there_is_more_to_show(
     def statements() -> dict[str, int]:
         found = {}
         for name, path in PATHS.items():
-            context.finished = type(context.finished)()  # nothing is remembered
+            context.finished, context.tallies = FinishedBatches(), FinishedBatches()
             with counted(context.db) as sent:
                 answer = api.get(path(filling))
             assert answer.status_code == 200, (name, answer.text)

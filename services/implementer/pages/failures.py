@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from assay.contracts.report import ExecutionRow
 from assay.domain.failure_codes import Blame, rules_for
+from assay.storage.funnel import Scope
 from services.implementer.dependencies import ContextDep, IdQuery, NameQuery, OwnerDep
 from services.implementer.pages.rendering import render
 from services.implementer.pages.routing import page_router
@@ -50,11 +51,13 @@ def failures(
     search: IdQuery = None,
 ) -> Response:
     """Show why experiments failed and whose fault that was."""
-    report = reports.execution(context, owner, environment=environment, search=search)
-    known = None if environment is None else context.environments.get(environment).id
-    with context.db.read() as session:
-        examples = failure_examples(session, owner, known, search)
-    causes = _causes(report.data, examples)
+    if environment is not None:
+        context.environments.get(environment)  # raises NotFound
+    with context.db.snapshot() as session:
+        lines = reports.read_lines(context, session, Scope(owner, environment, search=search))
+        rows = reports.execution_rows(session, lines)
+        examples = failure_examples(session, lines)
+    causes = _causes(rows, examples)
     by_blame: dict[str, list[Cause]] = defaultdict(list)
     for cause in causes:
         by_blame[cause.blame].append(cause)
@@ -64,12 +67,12 @@ def failures(
         owner=owner,
         by_blame=sorted(by_blame.items(), key=lambda each: -sum(c.count for c in each[1])),
         failed=sum(cause.count for cause in causes),
-        submitted=sum(row.funnel.submitted for row in report.data),
-        scored=sum(row.funnel.scored for row in report.data),
-        wasted=sum(row.wasted_seconds for row in report.data),
+        submitted=sum(row.funnel.submitted for row in rows),
+        scored=sum(row.funnel.scored for row in rows),
+        wasted=sum(row.wasted_seconds for row in rows),
         environment=environment,
         search=search,
-        rows=report.data,
+        rows=rows,
     )
 
 

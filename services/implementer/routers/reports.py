@@ -30,6 +30,7 @@ from assay.domain.metrics import Direction
 from assay.domain.rounding import Bits, shown, shown_or_none, whole
 from assay.storage import disclosure, environments, funnel, schema
 from assay.storage.funnel import Key, Line, Scope, Spent, Stages
+from services.implementer.context import Context
 from services.implementer.dependencies import MAX_PAGE, ContextDep, IdQuery, NameQuery, OwnerDep
 from services.implementer.owned import owned_search
 from services.implementer.views.calls import dollars
@@ -64,15 +65,29 @@ def execution(
     start = datetime.combine(since, time(), UTC) if since else None
     wanted = sorted(set(batch or ()))
     with context.db.snapshot() as session:
-        _check_batches(session, wanted, owner)
-        if search is not None:
-            owned_search(session, search, owner)
-        found = funnel.lines(session, Scope(owner, environment, wanted, search, start))
-        bits = disclosure.shown_bits(session, {line.key.environment for line in found})
-        rows = [_row(session, line, bits[line.key.environment]) for line in found]
+        scope = Scope(owner, environment, wanted, search, start)
+        rows = execution_rows(session, read_lines(context, session, scope))
     return ExecutionReport(
         environment=environment, batches=wanted, search=search, since=since, data=rows
     )
+
+
+def read_lines(context: Context, session: Session, scope: Scope) -> list[Line]:
+    """Count the experiments of a scope.
+
+    Raises:
+        NotFound: its search or a batch of it is not there, or another owner's.
+    """
+    _check_batches(session, scope.batches, scope.owner)
+    if scope.search is not None:
+        owned_search(session, scope.search, scope.owner)
+    return funnel.lines(session, scope, context.tallies.of)
+
+
+def execution_rows(session: Session, lines: Sequence[Line]) -> list[ExecutionRow]:
+    """Return the lines as the API shows them."""
+    bits = disclosure.shown_bits(session, {line.key.environment for line in lines})
+    return [_row(session, line, bits[line.key.environment]) for line in lines]
 
 
 def _check_batches(session: Session, wanted: Sequence[str], owner: str) -> None:

@@ -27,6 +27,7 @@ from assay.domain.states import (
     WorkerState,
 )
 from assay.storage import disclosure, environments, repairs, schema
+from assay.storage.funnel import Line, latest_of
 from services.implementer.views.calls import dollars
 
 #: So many searches, and so many batches that belong to none, are shown.
@@ -490,44 +491,22 @@ class FailureExample:
 
 
 def failure_examples(
-    session: Session, owner: str, environment: str | None, search: str | None, each: int = 3
+    session: Session, lines: Sequence[Line]
 ) -> dict[tuple[str, str], list[FailureExample]]:
-    """Return the latest failed experiments by stage and code, up to `each` of them."""
-    table, batch = schema.Experiment, schema.Batch
-    stage, code = (table.failure[name].as_string() for name in ("stage", "code"))
-    query = (
-        select(
-            table.id.label("id"),
-            table.idea_id.label("idea"),
-            stage.label("stage"),
-            code.label("code"),
-            table.failure["message"].as_string().label("message"),
-            func.row_number()
-            .over(partition_by=(stage, code), order_by=table.id.desc())
-            .label("place"),
-        )
-        .join(batch, batch.id == table.batch_id)
-        .where(
-            batch.owner == owner,
-            table.state == ExperimentState.FAILED.value,
-            batch.kind == MeasurementKind.SCORE.value,
-        )
-    )
-    if environment is not None:
-        query = query.where(batch.environment_id == environment)
-    if search is not None:
-        query = query.where(batch.search_id == search)
-    of = query.subquery().c
+    """Return the latest failed experiments of these lines by stage and code, a few of each."""
+    ids: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for line in lines:
+        for ended in line.failures:
+            ids[ended.stage, ended.code] += ended.latest
+    wanted = {cause: latest_of(of) for cause, of in ids.items()}
+    table = schema.Experiment
     rows = session.execute(
-        select(of.stage, of.code, of.id, schema.Idea.text, of.message)
-        .join(schema.Idea, schema.Idea.id == of.idea)
-        .where(of.place <= each)
-        .order_by(of.id.desc())
+        select(table.id, schema.Idea.text, table.failure["message"].as_string())
+        .join(schema.Idea, schema.Idea.id == table.idea_id)
+        .where(table.id.in_([id_ for of in wanted.values() for id_ in of]))
     )
-    found: dict[tuple[str, str], list[FailureExample]] = defaultdict(list)
-    for at, what, id_, text, message in rows:
-        found[at, what].append(FailureExample(id_, text, message or ""))
-    return found
+    known = {id_: FailureExample(id_, text, message or "") for id_, text, message in rows}
+    return {cause: [known[id_] for id_ in of] for cause, of in wanted.items()}
 
 
 def leading_experiments(

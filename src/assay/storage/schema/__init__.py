@@ -25,6 +25,7 @@ from assay.storage.schema.ideas import (
 )
 from assay.storage.schema.measurements import (
     LIVE_ATTEMPT_SQL,
+    LIVE_MEASUREMENT_SQL,
     Artifacts,
     Attempt,
     ConditionSet,
@@ -51,6 +52,7 @@ from assay.storage.schema.webhooks import Delivery, Unjudged, Webhook
 
 __all__ = [
     "LIVE_ATTEMPT_SQL",
+    "LIVE_MEASUREMENT_SQL",
     "Artifacts",
     "Attempt",
     "Base",
