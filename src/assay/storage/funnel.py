@@ -217,7 +217,7 @@ def _line(
         key,
         Stages(*map(sum, zip(*(tally.stages for tally in tallies), strict=True))),
         failures=_together(ended for tally in tallies for ended in tally.failures),
-        spent=Spent(*map(sum, zip(*(tally.spent for tally in tallies), strict=True))),
+        spent=_sum_spent(tallies),
         wasted_seconds=math.fsum(wasted.values()),
         hardware_classes=sorted({on.hardware_class for on in baselines}),
     )
@@ -226,6 +226,11 @@ def _line(
         line.baseline = Sample.of(list(values.values()))
         line.metrics = _over_batches(tallies)
     return line
+
+
+def _sum_spent(tallies: Sequence[BatchTally]) -> Spent:
+    columns: list[Any] = [sum(column) for column in zip(*(t.spent for t in tallies), strict=True)]
+    return Spent(*columns)
 
 
 def _together(failures: Iterable[Ended]) -> list[Ended]:
@@ -533,7 +538,7 @@ def _baselines(
     )
     table, environment, result = schema.Measurement, schema.Environment, schema.Result
     of = asked.c
-    rows = session.execute(
+    rows: Iterable[Any] = session.execute(
         select(*of, table.seed, result.metric)
         .join(environment, environment.id == of.environment_id)
         .join(
