@@ -26,6 +26,10 @@ from tests.support.statements import counted
 
 KEYS = {"ann": SecretStr("key-of-ann-0123456789"), "bob": SecretStr("key-of-bob-0123456789")}
 ANN, BOB = ({"Authorization": f"Bearer {key.get_secret_value()}"} for key in KEYS.values())
+HERE = {"Origin": "http://testserver"}
+HOSTILE = (
+    '</textarea></p><script>alert(1)</script> <b>bold</b> **x** "q"\n\n  second\x1b[31m\u202e'
+)
 SEARCH = {
     "environment": "count", "profile": "tiny", "strategy": "best-of-n", "epochs": 1,
     "batch_size": 2,
@@ -228,6 +232,11 @@ def test_nobody_sees_or_changes_what_another_owner_said(context: Context) -> Non
         bob = api.patch(f"/v1/experiments/{of_bob}", json=body, headers=BOB).json()
         found = api.get("/v1/experiments?tag=keep", headers=BOB).json()["data"]
         assert found == [bob]
+        form = {"tags": "stolen", "note": ""}
+        for path in (f"/experiments/{of_ann}", f"/searches/{search}"):
+            sent = api.post(f"{path}/annotate", data=form, headers=BOB | HERE)
+            assert sent.status_code == 404
+            assert api.get(f"/v1{path}", headers=ANN).json()["note"] == "mine"
 
 
 def test_no_event_tells_of_it_and_the_batch_stays_as_it_is(
@@ -264,6 +273,47 @@ def test_what_is_measured_and_exported_is_the_same_with_tags(service: Service) -
     body = changed(api, f"/v1/experiments/{first}", tags=["keep"], note="n")
     assert body == plain | {"tags": ["keep"], "note": "n"}
     assert [api.get(path).json() for path in paths] == before
+
+
+@both_kinds
+def test_pages_show_a_note_as_text_and_edit_it_by_a_form(api: TestClient, kind: str) -> None:
+    path = subject(api, kind)
+    empty = api.get(path).text
+    assert f'<form method="post" action="{path}/annotate">' in empty
+    assert "Add tags or a note" in empty
+    form = {"tags": " keep,  a/b keep\n", "note": HOSTILE.replace("\n", "\r\n")}
+    sent = api.post(f"{path}/annotate", data=form, headers=HERE, follow_redirects=False)
+    assert (sent.status_code, sent.headers["location"]) == (303, f"{path}#annotation")
+    body = api.get(f"/v1{path}").json()
+    assert (body["tags"], body["note"]) == (["keep", "a/b"], HOSTILE)
+    page = api.get(path).text
+    for markup in ("<script>alert", "<b>bold", "</textarea></p>"):
+        assert markup not in page
+    assert '<li class="tag">a/b</li>' in page
+    shown, edited = (
+        page.partition(start)[2].partition(end)[0]
+        for start, end in (('<p class="prose-idea">&lt;', "</p>"), ('maxlength="10000">', "</tex"))
+    )
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    assert "**x** &#34;q&#34;\n\n  second" in shown
+    assert edited.startswith("\n&lt;/textarea"), "a browser drops the line break"
+    assert "**x** &#34;q&#34;\n\n  second" in edited
+    assert api.post(f"{path}/annotate", data={"tags": "", "note": ""}, headers=HERE).is_success
+    assert (read := api.get(f"/v1{path}").json())["tags"] == []
+    assert read["note"] == ""
+
+
+@both_kinds
+def test_a_wrong_form_names_its_field_and_changes_nothing(api: TestClient, kind: str) -> None:
+    path = subject(api, kind)
+    wrong = api.post(f"{path}/annotate", data={"tags": "ok <b>", "note": "n"}, headers=HERE)
+    assert wrong.status_code == 422
+    assert "/tags/1" in wrong.text
+    assert "<code>invalid_parameter</code>" in wrong.text
+    foreign = api.post(f"{path}/annotate", data={"tags": "ok"})
+    assert foreign.status_code == 403, "a form says where it comes from"
+    assert api.get(f"/v1{path}").json()["tags"] == []
 
 
 @pytest.mark.postgres
