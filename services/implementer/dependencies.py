@@ -11,6 +11,7 @@ from fastapi.dependencies.models import Dependant
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
+from assay.contracts.annotation import TagName
 from assay.contracts.base import MAX_INTEGER, Name, ShortName
 from assay.domain.errors import Forbidden
 from services.implementer.context import Context
@@ -20,6 +21,7 @@ IdPath = Annotated[ShortName, Path()]
 NamePath = Annotated[Name, Path()]
 IdQuery = Annotated[ShortName | None, Query()]
 NameQuery = Annotated[Name | None, Query()]
+TagQuery = Annotated[TagName | None, Query()]
 LOCAL_OWNER = "local"
 MAX_PAGE = 200
 #: Epochs come with the text of all their ideas.

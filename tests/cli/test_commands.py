@@ -226,6 +226,58 @@ def test_the_verbs_of_an_experiment(cli: Cli, ideas: str) -> None:
     assert cli("experiment", "cancel", good, "--yes").code == 0
 
 
+def test_tags_and_a_note_are_changed_and_shown(cli: Cli, ideas: str) -> None:
+    batch = submitted(cli, ideas)
+    first, second, *_ = (e["id"] for e in cli.service.experiments[batch])
+    assert "tags:" not in cli("experiment", "show", first).out
+    note = "Overfits?\n\x1b[31mSee [x]."
+    made = cli(
+        "experiment", "annotate", first, second, "--tag", "keep", "--tag", "a/b", "--note", note
+    )
+    assert made.code == 0, made.err
+    assert f"{first}:\n  tags: keep, a/b\n  note: Overfits?\n  See [x].\n{second}:" in made.out
+    cli("experiment", "annotate", second, "--untag", "keep", "--tag", "a/b", "--tag", "last")
+    shown = cli("experiment", "show", second).out
+    assert "tags: a/b, last\nnote: Overfits?\nSee [x].\n" in shown
+    found = cli("experiment", "list", "--tag", "keep", "--json").json["data"]
+    assert [each["id"] for each in found] == [first]
+    gone = cli("experiment", "annotate", first, "--untag", "keep", "--untag", "a/b", "--note", "")
+    assert "no tags and no note" in gone.out
+    answer = cli("experiment", "annotate", second, "--note", "n", "--json").json
+    assert (answer["target"], answer["applied"]) == (second, True)
+    assert (answer["detail"][0]["tags"], answer["detail"][0]["note"]) == (["a/b", "last"], "n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "--tag, --untag or --note"),
+        (("--tag", "a", "--untag", "a"), "both name a"),
+        (("--tag", "has space"), "tags/0"),
+        (("--note", "x" * 10_001), "note"),
+    ],
+)
+def test_a_wrong_tag_or_note_is_refused(
+    cli: Cli, ideas: str, flags: tuple[str, ...], said: str
+) -> None:
+    (first, *_) = cli.service.experiments[submitted(cli, ideas)]
+    answer = cli("experiment", "annotate", first["id"], *flags)
+    assert (answer.code, said in answer.err) == (2, True), answer.err
+    assert "tags" not in first
+
+
+def test_a_search_is_annotated_and_found_by_its_tag(cli: Cli) -> None:
+    start = ("search", "start", "fake", "--profile", "tiny", "--epochs", "1", "--batch-size", "1")
+    cli(*start)
+    cli(*start, "--seed", "1")
+    (first, second) = cli.service.searches
+    assert cli("search", "annotate", second, "--tag", "keep", "--note", "n").code == 0
+    assert "tags: keep\nnote: n\n" in cli("search", "show", second).out
+    assert "tags:" not in cli("search", "show", first).out
+    found = cli("search", "list", "--tag", "keep", "--json").json["data"]
+    assert [each["id"] for each in found] == [second]
+
+
 def test_no_result_yet_is_not_found(cli: Cli, ideas: str) -> None:
     batch = submitted(cli, ideas)
     broken = cli("experiment", "list", "--batch", batch, "--json").json["data"][3]["id"]
@@ -773,7 +825,7 @@ def test_every_verb_takes_json_and_has_help() -> None:
         seen += 1
         options = {o for p in item.params for o in p.opts}
         assert "--json" in options, name
-    assert seen == 71
+    assert seen == 73
 
 
 def test_an_asynchronous_search_shows_its_slots_and_its_decisions(cli: Cli) -> None:

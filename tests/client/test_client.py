@@ -44,6 +44,14 @@ def test_a_batch_is_created_and_its_experiments_are_listed_across_pages(
     assert positions == list(range(8))
 
 
+def test_tags_and_a_note_are_replaced_where_they_are_given(client: Client) -> None:
+    id_ = next(client.experiments.list(batch=client.batches.create(request(1)).id)).id
+    assert client.experiments.annotate(id_, tags=["b", "a"], note="n").tags == ["b", "a"]
+    body = client.experiments.annotate(id_, tags=[])
+    assert (body.tags, body.note) == ([], "n")
+    assert client.experiments.annotate(id_, note="").note == ""
+
+
 def test_every_read_returns_its_model(client: Client) -> None:
     batch = client.batches.create(request(1))
     experiment = next(client.experiments.list(batch=batch.id))

@@ -21,6 +21,7 @@ OWNERS = [
     ("POST", "/v1/batches"),
     ("POST", "/v1/searches"),
     ("PUT", "/v1/searches/s/epochs/0"),
+    ("PATCH", "/v1/searches/s"),
     ("POST", "/v1/environments/count/baseline"),
     ("POST", "/v1/environments/count/codebases"),
     ("POST", "/v1/workers"),

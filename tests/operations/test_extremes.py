@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 from sqlalchemy import select
 from starlette.testclient import TestClient
 
-from assay.contracts import bases, batch, conditions, search, webhook, worker
+from assay.contracts import annotation, bases, batch, conditions, search, webhook, worker
 from assay.contracts.base import Request
 from assay.contracts.environment import Manifest
 from assay.contracts.worker import WorkerRegistration
@@ -432,6 +432,18 @@ ENDPOINTS = [
         "/v1/environments/{name}/conditions/separate",
         conditions.SeparationRequest,
         lambda _: {"profile": "tiny", "conditions": CONDITIONS},
+    ),
+    Endpoint(
+        "PATCH",
+        "/v1/experiments/{experiment_id}",
+        annotation.AnnotationRequest,
+        lambda _: {"tags": ["t"], "note": "n"},
+    ),
+    Endpoint(
+        "PATCH",
+        "/v1/searches/{search_id}",
+        annotation.AnnotationRequest,
+        lambda _: {"tags": ["t"], "note": "n"},
     ),
     Endpoint(
         "POST",

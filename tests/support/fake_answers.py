@@ -78,7 +78,7 @@ def serve(service: Callable[[httpx2.Request], httpx2.Response]) -> Iterator[str]
                 self.wfile.write(chunk)
                 self.wfile.flush()
 
-        do_DELETE = do_GET = do_POST = do_PUT = _answer
+        do_DELETE = do_GET = do_PATCH = do_POST = do_PUT = _answer
 
     with LocalServer(Handler) as server:
         yield server.url

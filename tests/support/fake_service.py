@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
 
+from assay.contracts.annotation import AnnotationRequest
 from assay.contracts.batch import BatchOptions, BatchRequest, IdeaRequest
 from assay.contracts.search import (
     DecisionRequest,
@@ -71,6 +72,19 @@ class Refused(Exception):
     def __init__(self, status: int, code: str, detail: str = "") -> None:
         super().__init__(detail or code)
         self.status, self.code = status, code
+
+
+def annotated(request: httpx2.Request, stored: dict[str, Any]) -> httpx2.Response:
+    """Give what is stored new tags or a new note."""
+    asked = AnnotationRequest.model_validate_json(request.content).model_dump(exclude_none=True)
+    stored.update(asked)
+    return ok(stored)
+
+
+def with_tag(request: httpx2.Request, stored: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those with the tag that is asked for, if one is."""
+    tag = request.url.params.get("tag")
+    return [each for each in stored if tag is None or tag in each.get("tags", ())]
 
 
 @dataclass
@@ -210,6 +224,7 @@ class FakeService:
             ("GET", "/v1/reports/execution", self._report),
             ("GET", "/v1/experiments", self._list_experiments),
             ("GET", f"/v1/experiments/{id_}", lambda r, e: ok(self._experiment(e))),
+            ("PATCH", f"/v1/experiments/{id_}", lambda r, e: annotated(r, self._experiment(e))),
             ("GET", f"/v1/experiments/{id_}/diff", self._diff),
             ("GET", f"/v1/experiments/{id_}/logs", self._logs),
             ("GET", f"/v1/experiments/{id_}/curves", self._curves),
@@ -236,8 +251,9 @@ class FakeService:
             ("GET", "/v1/workers/(here|wrk_1)", lambda r, w: ok(WORKER | self.worker)),
             ("POST", "/v1/workers/(here|wrk_1)/(cordon|uncordon|remove)", self._change_worker),
             ("POST", "/v1/searches", self._create_search),
-            ("GET", "/v1/searches", lambda r: page(self.searches.values(), r)),
+            ("GET", "/v1/searches", lambda r: page(with_tag(r, self.searches.values()), r)),
             ("GET", f"/v1/searches/{id_}", lambda r, s: ok(self._search(s))),
+            ("PATCH", f"/v1/searches/{id_}", lambda r, s: annotated(r, self.searches[s])),
             ("POST", f"/v1/searches/{id_}/(cancel|finish)", self._close_search),
             ("POST", f"/v1/searches/{id_}/epochs/(\\d+)/pause", self._pause_after),
             ("POST", f"/v1/searches/{id_}/pause", lambda r, s: ok(self.pause(s))),
@@ -506,7 +522,7 @@ class FakeService:
     def _list_experiments(self, request: httpx2.Request) -> httpx2.Response:
         batch = request.url.params.get("batch")
         chosen = [self.experiments[batch]] if batch else list(self.experiments.values())
-        listed = [e for experiments in chosen for e in experiments]
+        listed = with_tag(request, [e for experiments in chosen for e in experiments])
         return page(map(self._provisional, listed) if self.pending else listed, request)
 
     def _provisional(self, experiment: dict[str, Any]) -> dict[str, Any]:

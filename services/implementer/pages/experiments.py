@@ -22,6 +22,7 @@ from services.implementer.context import Context
 from services.implementer.dependencies import ContextDep, IdPath, OwnerDep, PageRequest
 from services.implementer.owned import owned_experiment
 from services.implementer.pages.diffs import FileDiff, file_diffs
+from services.implementer.pages.forms import annotation
 from services.implementer.pages.rendering import render
 from services.implementer.pages.routing import FormDep, page_router, see
 from services.implementer.routers import experiments as api
@@ -116,6 +117,15 @@ def _end_of_log(
         return 0, None
     start = max(0, logs.stream_end(session, attempt, stream) - _LOG_BYTES)
     return start, telemetry.find_log(session, measurement, stream, start, _LOG_BYTES)
+
+
+@router.post("/experiments/{experiment_id}/annotate")
+def annotate(
+    experiment_id: IdPath, context: ContextDep, owner: OwnerDep, fields: FormDep
+) -> Response:
+    """Change the tags and the note of an experiment."""
+    api.annotate(experiment_id, annotation(fields), context, owner)
+    return see(f"/experiments/{experiment_id}#annotation")
 
 
 @router.post("/experiments/{experiment_id}/cancel")

@@ -1,4 +1,4 @@
-"""What forms have in common: numbers as they were typed, and why one was refused."""
+"""What forms have in common: numbers as they were typed, tags, and why one was refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from assay.domain.errors import AssayError
+from assay.contracts.annotation import AnnotationRequest
+from assay.domain.errors import AssayError, InvalidInput
 from services.implementer.problems import pointer
 
 
@@ -38,3 +39,18 @@ def number(text: str) -> int | str:
 def optional(text: str) -> str | None:
     """Return the text of a field, or None if it was left empty."""
     return text.strip() or None
+
+
+def annotation(fields: dict[str, str]) -> AnnotationRequest:
+    """Return the tags and the note that a form asks for; spaces and commas separate tags.
+
+    Raises:
+        InvalidInput: a tag or the note is not allowed.
+    """
+    tags = fields.get("tags")
+    names = None if tags is None else [name for name in re.split(r"[\s,]+", tags) if name]
+    try:
+        return AnnotationRequest(tags=names, note=fields.get("note"))
+    except ValidationError as error:
+        first = wrong_fields(error)[0]
+        raise InvalidInput.field(first.pointer, first.message, "invalid_parameter") from None

@@ -22,7 +22,7 @@ from assay.storage import environments, schema
 from assay.storage.rows import get
 from services.implementer.dependencies import ContextDep, IdPath, OwnerDep
 from services.implementer.exporting import export_search
-from services.implementer.pages.forms import number, wrong_fields
+from services.implementer.pages.forms import annotation, number, wrong_fields
 from services.implementer.pages.hill_climb import hill_climb
 from services.implementer.pages.lineage import HEIGHT, WIDTH, lineage
 from services.implementer.pages.rendering import HEADERS, render
@@ -155,6 +155,13 @@ def report(search_id: IdPath, request: Request, context: ContextDep, owner: Owne
     text = export_search(request.app, context, owner, search_id)
     kept = {"Content-Disposition": f'attachment; filename="{search_id}.html"'}
     return HTMLResponse(text, headers=HEADERS | kept)
+
+
+@router.post("/searches/{search_id}/annotate")
+def annotate(search_id: IdPath, context: ContextDep, owner: OwnerDep, fields: FormDep) -> Response:
+    """Change the tags and the note of a search."""
+    api.annotate(search_id, annotation(fields), context, owner)
+    return see(f"/searches/{search_id}#annotation")
 
 
 @router.post("/searches/{search_id}/cancel")

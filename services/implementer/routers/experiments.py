@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from assay.contracts.annotation import AnnotationRequest
 from assay.contracts.base import Page
 from assay.contracts.bases import PromoteRequest, PromotionBody
 from assay.contracts.batch import (
@@ -33,6 +34,7 @@ from assay.storage import (
     retries,
     schema,
 )
+from assay.storage.annotations import change_annotation, tagged
 from assay.storage.bases import base_of, needs_sandbox
 from assay.storage.rows import get
 from services.implementer import bases, submission, telemetry
@@ -46,6 +48,7 @@ from services.implementer.dependencies import (
     NameQuery,
     OwnerDep,
     PageDep,
+    TagQuery,
 )
 from services.implementer.owned import batch_of, owned_batch, owned_experiment
 from services.implementer.paging import after, page_of, position_of
@@ -78,15 +81,20 @@ def list_(
     batch: IdQuery = None,
     state: ExperimentState | None = None,
     environment: NameQuery = None,
+    tag: TagQuery = None,
 ) -> Page[ExperimentBody]:
     """Experiments: of one batch in the order of their ideas, otherwise newest first.
 
     `environment` is a name or `name@hash`.
     """
     filters = {"batch": batch, "state": state, "environment": environment}
+    if tag is not None:
+        filters["tag"] = tag
     table = schema.Experiment
     query = select(table).join(schema.Batch).where(schema.Batch.owner == owner)
     last = after(page, filters)
+    if tag is not None:
+        query = tagged(query, table.id, owner, tag)
     with context.db.read() as session:
         if state is not None:
             query = query.where(table.state == state.value)
@@ -118,6 +126,18 @@ def read(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> Experim
     with context.db.read() as session:
         row = owned_experiment(session, experiment_id, owner)
         return experiment_bodies(session, [row])[0]
+
+
+@router.patch("/experiments/{experiment_id}")
+def annotate(
+    experiment_id: IdPath, request: AnnotationRequest, context: ContextDep, owner: OwnerDep
+) -> ExperimentBody:
+    """Change the tags and the note of an experiment, and nothing else. Repeating it changes
+    nothing."""
+    with context.write() as session:
+        owned_experiment(session, experiment_id, owner)
+        change_annotation(session, owner, experiment_id, request.tags, request.note)
+    return read(experiment_id, context, owner)
 
 
 @router.post("/experiments/{experiment_id}/cancel")

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from assay.contracts.annotation import AnnotationRequest
 from assay.contracts.base import MAX_INTEGER, Page
 from assay.contracts.batch import BatchBody, BatchOptions, EventBody
 from assay.contracts.search import (
@@ -32,6 +33,7 @@ from assay.domain.states import Driver, SearchState
 from assay.environments.catalog import Environment
 from assay.llm import ModelName, Usage, price
 from assay.storage import conditions, ideator_calls, idempotency, schema, searches, webhooks
+from assay.storage.annotations import change_annotation, tagged
 from assay.storage.bases import Base, base_of, needs_sandbox
 from assay.storage.batches import Similar
 from assay.storage.ideator_calls import CapReached
@@ -46,6 +48,7 @@ from services.implementer.dependencies import (
     KeyDep,
     OwnerDep,
     PageDep,
+    TagQuery,
 )
 from services.implementer.owned import owned_search
 from services.implementer.paging import after, page_of, page_within, position_of
@@ -102,17 +105,22 @@ def create(
 
 
 @router.get("/searches")
-def list_(context: ContextDep, owner: OwnerDep, page: PageDep) -> Page[SearchBody]:
+def list_(
+    context: ContextDep, owner: OwnerDep, page: PageDep, tag: TagQuery = None
+) -> Page[SearchBody]:
     """Searches, newest first."""
+    filters = {} if tag is None else {"tag": tag}
     query = select(schema.Search).where(schema.Search.owner == owner)
-    last = after(page, {})
+    if tag is not None:
+        query = tagged(query, schema.Search.id, owner, tag)
+    last = after(page, filters)
     if last is not None:
         query = query.where(schema.Search.id < str(last))
     with context.db.read() as session:
         rows = session.scalars(query.order_by(schema.Search.id.desc()).limit(page.limit + 1)).all()
         shown = search_bodies(context, session, rows[: page.limit])
         bodies = {body.id: body for body in shown}
-        return page_of(rows, page, {}, lambda r: r.id, lambda r: bodies[r.id])
+        return page_of(rows, page, filters, lambda r: r.id, lambda r: bodies[r.id])
 
 
 @router.get("/searches/{search_id}")
@@ -120,6 +128,17 @@ def read(search_id: IdPath, context: ContextDep, owner: OwnerDep) -> SearchBody:
     """A search, with the best so far per finished epoch."""
     with context.db.read() as session:
         return search_body(context, session, owned_search(session, search_id, owner))
+
+
+@router.patch("/searches/{search_id}")
+def annotate(
+    search_id: IdPath, request: AnnotationRequest, context: ContextDep, owner: OwnerDep
+) -> SearchBody:
+    """Change the tags and the note of a search, and nothing else. Repeating it changes nothing."""
+    with context.write() as session:
+        owned_search(session, search_id, owner)
+        change_annotation(session, owner, search_id, request.tags, request.note)
+    return read(search_id, context, owner)
 
 
 @router.post("/searches/{search_id}/cancel")

@@ -22,6 +22,7 @@ from assay.domain.rounding import shown
 from assay.domain.states import ExperimentState, MeasurementKind
 from assay.domain.verdicts import Verdict, claimed
 from assay.storage import schema
+from assay.storage.annotations import read_annotations
 from services.implementer.views.experiments import plain_bodies
 
 #: Verdicts that are not final, or say nothing.
@@ -29,9 +30,10 @@ _UNDECIDED = (Verdict.PROVISIONAL.value, Verdict.NOT_COMPARABLE.value)
 
 
 def experiment_bodies(session: Session, rows: Sequence[schema.Experiment]) -> list[ExperimentBody]:
-    """Experiments with their results, and with what their confirmation says."""
+    """Experiments with their results, what their confirmation says, and their tags and note."""
+    ids = [row.id for row in rows]
     bodies = plain_bodies(session, rows)
-    found = _confirming(session, [row.id for row in rows])
+    found, annotated = _confirming(session, ids), read_annotations(session, ids)
     batches = {row.batch_id for row in rows} | {
         r.batch_id for each in found.values() for r in each
     }
@@ -41,6 +43,7 @@ def experiment_bodies(session: Session, rows: Sequence[schema.Experiment]) -> li
             update={
                 "claimed": confirming.claims.get(body.id),
                 "confirmation": _confirmation(body, found.get(body.id, []), confirming),
+                **(annotated[body.id]._asdict() if body.id in annotated else {}),
             }
         )
         for body in bodies

@@ -46,6 +46,7 @@ from assay.storage import (
     schema,
     searches,
 )
+from assay.storage.annotations import Annotation, read_annotations
 from assay.storage.retention import REMOVED_AT
 from services.implementer.context import Context
 from services.implementer.outcomes import BatchOutcome
@@ -306,6 +307,7 @@ def search_bodies(
     finished, pauses = searches.finished_epochs(session, ids), searches.pauses(session, ids)
     answers = ideator_calls.answer_counts(session, ids)
     used = usage_of_searches(session, ids)
+    annotated = read_annotations(session, ids)
     metrics = {row.id: environments.manifest(session, row.environment_id).metric for row in rows}
     specs = {each.batch_id: metrics[search] for search, of in finished.items() for each in of}
     outcomes = outcomes_of_finished(context, session, specs)
@@ -316,6 +318,7 @@ def search_bodies(
             pauses.get(row.id, []),
             answers.get(row.id, (0, 0)),
             [used.get((row.id, of_ideator), Usage()) for of_ideator in (True, False)],
+            annotated.get(row.id, Annotation([], "")),
         )
         for row in rows
     ]
@@ -332,6 +335,7 @@ def _search_body(
     pauses: Sequence[searches.Pause],
     answers: tuple[int, int],
     used: Sequence[Usage],
+    annotation: Annotation,
 ) -> SearchBody:
     return SearchBody(
         id=row.id,
@@ -364,6 +368,8 @@ def _search_body(
         answers_unread=answers[1],
         driver=row.driver,
         metadata=row.labels,
+        tags=annotation.tags,
+        note=annotation.note,
         created_at=row.created_at,
         finished_at=row.finished_at,
     )

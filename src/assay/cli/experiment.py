@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from assay.cli import completion
+from assay.cli import annotating, completion
 from assay.cli import options as opt
 from assay.cli.batch import measured_on, take
 from assay.cli.command import FAILED, AsJson, DryRun, Yes, cancel_one, command, full_id, root
@@ -58,6 +58,7 @@ def list_(
     ] = None,
     env: opt.OnlyEnvironment = None,
     state: Annotated[str | None, typer.Option(help="Only in this state.")] = None,
+    tag: annotating.OnlyTag = None,
     sort: Annotated[
         Sort | None,
         typer.Option(help="Best metric, largest effect or longest first; else newest first."),
@@ -78,7 +79,7 @@ def list_(
     out = root(context).output(as_json)
     with root(context).client() as client:
         wanted = full_id(batch, client.batches.list()) if batch else None
-        listed = client.experiments.list(batch=wanted, state=state, environment=env)
+        listed = client.experiments.list(batch=wanted, state=state, environment=env, tag=tag)
         if sort is None:
             found, truncated = take(listed, limit)
         else:
@@ -155,6 +156,30 @@ def show(context: typer.Context, experiment: Experiment, as_json: AsJson = False
     with root(context).client() as client:
         body = client.experiments.get(full_id(experiment, client.experiments.list()))
     out.data(body, _describe(body))
+
+
+@app.command()
+@command
+def annotate(
+    context: typer.Context,
+    experiments: Annotated[
+        list[str],
+        typer.Argument(
+            help="Experiments, by id.",
+            metavar="EXPERIMENT...",
+            autocompletion=completion.experiments,
+        ),
+    ],
+    tag: annotating.Add = None,
+    untag: annotating.Remove = None,
+    note: annotating.Note = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change tags and the note.  Example: assay experiment annotate exp_01k8… --tag keep"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        ids = [full_id(given, client.experiments.list()) for given in experiments]
+        annotating.annotate(out, client.experiments, ids, tag, untag, note)
 
 
 @app.command()
@@ -523,6 +548,7 @@ def _describe(body: ExperimentBody) -> str:
     if body.idea.similar:
         alike = (f"{one.experiment} ({one.similarity:.0%})" for one in body.idea.similar)
         lines.append(f"in nearly the words of {', '.join(alike)}")
+    lines += annotating.describe_annotation(body)
     lines += ["", clean(body.idea.text)]
     return "\n".join(lines)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from assay.cli import completion, exporting, search_report
+from assay.cli import annotating, completion, exporting, search_report
 from assay.cli import options as opt
 from assay.cli.batch import take
 from assay.cli.command import (
@@ -420,6 +420,28 @@ def show(context: typer.Context, search: Search, as_json: AsJson = False) -> Non
 
 @app.command()
 @command
+def annotate(
+    context: typer.Context,
+    searches: Annotated[
+        list[str],
+        typer.Argument(
+            help="Searches, by id.", metavar="SEARCH...", autocompletion=completion.searches
+        ),
+    ],
+    tag: annotating.Add = None,
+    untag: annotating.Remove = None,
+    note: annotating.Note = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change tags and the note.  Example: assay search annotate srch_01k8… --tag keep"""
+    out = root(context).output(as_json)
+    with root(context).client() as client:
+        ids = [full_id(given, client.searches.list()) for given in searches]
+        annotating.annotate(out, client.searches, ids, tag, untag, note)
+
+
+@app.command()
+@command
 def watch(context: typer.Context, search: Search, as_json: AsJson = False) -> None:
     """Follow a search until it ends or pauses; --json prints its events, one per line."""
     from assay.cli.output import emit, to_plain
@@ -514,6 +536,7 @@ def export(
 @command
 def list_(
     context: typer.Context,
+    tag: annotating.OnlyTag = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
     as_json: AsJson = False,
 ) -> None:
@@ -524,7 +547,7 @@ def list_(
 
     out = root(context).output(as_json)
     with root(context).client() as client:
-        found, truncated = take(client.searches.list(), limit)
+        found, truncated = take(client.searches.list(tag=tag), limit)
     made = table("id", "environment", "strategy", "state", "epochs", "best so far", "")
     for body in found:
         best = format_number(body.best[-1].best_so_far) if body.best else "–"
@@ -724,6 +747,7 @@ def _show(client: Client, search: SearchBody, out: Output) -> None:
         f"finished; driven by "
         f"{'the service' if search.driver == Driver.SERVICE else 'a client'}"
     )
+    line = "\n".join([line, *annotating.describe_annotation(search)])
     epochs = list(client.searches.epochs(search.id))
     confirmed = _confirmed(client, search)
     found = {"search": search, "epochs": epochs, "confirmed": confirmed}

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from assay.client.http import Http
 from assay.client.resource import Group, segment
+from assay.contracts.annotation import AnnotationRequest
 from assay.contracts.base import Page
 from assay.contracts.bases import DEFAULT_NAME, PromoteRequest, PromotionBody
 from assay.contracts.batch import (
@@ -54,12 +55,13 @@ class Experiments(Group):
         batch: str | None = None,
         state: str | None = None,
         environment: str | None = None,
+        tag: str | None = None,
     ) -> Iterator[ExperimentBody]:
         """Experiments, page by page as they are asked for.
 
         `environment` is a name or `name@hash`.
         """
-        query = {"batch": batch, "state": state, "environment": environment}
+        query = {"batch": batch, "state": state, "environment": environment, "tag": tag}
         return self._walk(ExperimentBody, self.path, query)
 
     def page(
@@ -72,6 +74,14 @@ class Experiments(Group):
     def get(self, experiment: str) -> ExperimentBody:
         """An experiment."""
         return self._get(ExperimentBody, f"{self.path}/{segment(experiment)}")
+
+    def annotate(
+        self, experiment: str, *, tags: Sequence[str] | None = None, note: str | None = None
+    ) -> ExperimentBody:
+        """Replace the tags, the note or both. None leaves them, and empty ones are removed."""
+        wanted = AnnotationRequest(tags=None if tags is None else list(tags), note=note)
+        response = self._http.request("PATCH", f"{self.path}/{segment(experiment)}", body=wanted)
+        return ExperimentBody.model_validate_json(response.content)
 
     def cancel(self, experiment: str) -> ExperimentBody:
         """Cancel an experiment that has not finished."""

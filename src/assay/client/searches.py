@@ -12,6 +12,7 @@ from assay.client.batches import Batches
 from assay.client.events import Follower
 from assay.client.resource import Group, segment
 from assay.client.trajectories import Trajectories
+from assay.contracts.annotation import AnnotationRequest
 from assay.contracts.batch import BatchBody, BatchOptions, EventBody, IdeaRequest
 from assay.contracts.search import (
     DecisionRequest,
@@ -51,9 +52,17 @@ class Searches(Group):
         """A search."""
         return self._get(SearchBody, f"{self.path}/{segment(search)}")
 
-    def list(self) -> Iterator[SearchBody]:
+    def list(self, *, tag: str | None = None) -> Iterator[SearchBody]:
         """Searches, page by page as they are asked for."""
-        return self._walk(SearchBody, self.path, {})
+        return self._walk(SearchBody, self.path, {"tag": tag})
+
+    def annotate(
+        self, search: str, *, tags: Sequence[str] | None = None, note: str | None = None
+    ) -> SearchBody:
+        """Replace the tags, the note or both. None leaves them, and empty ones are removed."""
+        wanted = AnnotationRequest(tags=None if tags is None else list(tags), note=note)
+        response = self._http.request("PATCH", f"{self.path}/{segment(search)}", body=wanted)
+        return SearchBody.model_validate_json(response.content)
 
     def cancel(self, search: str) -> SearchBody:
         """Cancel a search and its unfinished batches."""

@@ -675,6 +675,8 @@ class ExperimentBody(Resource):
     agreement: AgreementBody | None = Field(
         None, description="Of a reproduction that has ended: whether its results agree."
     )
+    tags: list[str] = Field([], description="Given by its owner, in their order.")
+    note: str = Field("", description="Of its owner: plain text, shown as it is.")
     created_at: datetime
     finished_at: datetime | None
 

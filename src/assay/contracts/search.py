@@ -372,6 +372,8 @@ class SearchBody(Resource):
     pauses: list[PauseBody] = Field([], description="Where its loop stopped, and why.")
     driver: str = Field("client", description="Who runs its loop: client or service.")
     metadata: dict[str, str]
+    tags: list[str] = Field([], description="Given by its owner, in their order.")
+    note: str = Field("", description="Of its owner: plain text, shown as it is.")
     created_at: datetime
     finished_at: datetime | None
 

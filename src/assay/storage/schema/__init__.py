@@ -8,6 +8,7 @@
 - curve points and log bytes are stored once: keyed by sequence number and byte offset.
 """
 
+from assay.storage.schema.annotations import Annotation, Tag
 from assay.storage.schema.base import Base
 from assay.storage.schema.calls import IdeatorCall, ModelCall, Repair
 from assay.storage.schema.ideas import (
@@ -53,6 +54,7 @@ from assay.storage.schema.webhooks import Delivery, Unjudged, Webhook
 __all__ = [
     "LIVE_ATTEMPT_SQL",
     "LIVE_MEASUREMENT_SQL",
+    "Annotation",
     "Artifacts",
     "Attempt",
     "Base",
@@ -86,6 +88,7 @@ __all__ = [
     "SearchEvent",
     "Shape",
     "SystemPoint",
+    "Tag",
     "Unjudged",
     "VerdictFit",
     "Webhook",
