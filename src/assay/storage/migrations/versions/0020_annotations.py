@@ -5,7 +5,7 @@ from alembic import op
 
 from assay.storage.types import Document
 
-revision = "0021"
+revision = "0020"
 down_revision = "0019"
 branch_labels = None
 depends_on = None
