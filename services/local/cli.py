@@ -15,6 +15,7 @@ import typer
 from pydantic import ValidationError
 
 from assay.domain.errors import AssayError
+from assay.processes import freeze_loaded
 from services.implementer.cli import Record, Replay, say_folders
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def serve(
     except (AssayError, OSError) as error:
         typer.echo(f"assay serve: {error}", err=True)
         raise typer.Exit(1) from None
+    freeze_loaded()
     _announce(service)
     failed = _wait(service, stop)
     service.stop()

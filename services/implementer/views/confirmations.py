@@ -23,6 +23,7 @@ from assay.domain.states import ExperimentState, MeasurementKind
 from assay.domain.verdicts import Verdict, claimed
 from assay.storage import schema
 from assay.storage.annotations import read_annotations
+from assay.storage.rows import among
 from services.implementer.views.experiments import plain_bodies
 
 #: Verdicts that are not final, or say nothing.
@@ -199,7 +200,7 @@ def _confirming(session: Session, ids: Sequence[str]) -> dict[str, list[schema.E
         select(idea.confirms, table)
         .join(idea, idea.id == table.idea_id)
         .join(batch, batch.id == table.batch_id)
-        .where(idea.confirms.in_(ids), batch.kind == MeasurementKind.CONFIRM.value)
+        .where(among(session, idea.confirms, ids), batch.kind == MeasurementKind.CONFIRM.value)
         .order_by(table.id)
     )
     found: dict[str, list[schema.Experiment]] = defaultdict(list)

@@ -25,6 +25,7 @@ from assay.domain.rounding import shown, shown_metrics, shown_provenance, whole
 from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState
 from assay.domain.usage import mean_usage
 from assay.storage import measurements, repairs, schema
+from assay.storage.rows import among
 from services.implementer.views.agreements import agreement_bodies
 from services.implementer.views.batches import base_body
 from services.implementer.views.verdicts import BaselineStats
@@ -104,12 +105,14 @@ class _Related:
     def of(cls, session: Session, rows: Sequence[schema.Experiment]) -> _Related:
         ids = [row.id for row in rows]
         found_ideas = session.scalars(
-            select(schema.Idea).where(schema.Idea.id.in_([row.idea_id for row in rows]))
+            select(schema.Idea).where(
+                among(session, schema.Idea.id, (row.idea_id for row in rows))
+            )
         )
         ideas = {idea.id: idea for idea in found_ideas}
         implementations = session.execute(
             select(schema.Implementation.experiment_id, schema.Implementation.id).where(
-                schema.Implementation.experiment_id.in_(ids)
+                among(session, schema.Implementation.experiment_id, ids)
             )
         ).all()
         measured: dict[str, list[_Measured]] = defaultdict(list)
@@ -130,7 +133,7 @@ class _Related:
             .join(schema.Batch, schema.Batch.id == schema.Experiment.batch_id)
             # A process of the version before asks for the kind `score`, whatever the batch is.
             .where(
-                link.experiment_id.in_(ids),
+                among(session, link.experiment_id, ids),
                 link.role == repairs.SCORE,
                 schema.Measurement.kind == schema.Batch.kind,
             )
@@ -160,7 +163,7 @@ class _Related:
         for batch, codebase, experiment in session.execute(
             select(schema.Experiment.batch_id, schema.Experiment.codebase_id, schema.Experiment.id)
             .where(
-                schema.Experiment.codebase_id.in_(codebases),
+                among(session, schema.Experiment.codebase_id, codebases),
                 schema.Experiment.batch_id.in_({row.batch_id for row in rows}),
             )
             .order_by(schema.Experiment.position)
@@ -173,7 +176,7 @@ def _smokes(session: Session, ids: Sequence[str]) -> dict[str, list[str]]:
     link, found = schema.ExperimentMeasurement, defaultdict(list)
     for experiment, measurement in session.execute(
         select(link.experiment_id, link.measurement_id)
-        .where(link.experiment_id.in_(ids), link.role == repairs.SMOKE)
+        .where(among(session, link.experiment_id, ids), link.role == repairs.SMOKE)
         .order_by(link.measurement_id)
     ):
         found[experiment].append(measurement)
@@ -188,7 +191,7 @@ def _repeated_as(
     for repeated, experiment in session.execute(
         select(as_, schema.Experiment.id)
         .join(schema.Experiment, schema.Experiment.idea_id == schema.Idea.id)
-        .where(as_.in_(ids))
+        .where(among(session, as_, ids))
         .order_by(schema.Experiment.id)
     ):
         found[repeated or ""].append(experiment)
@@ -198,7 +201,7 @@ def _repeated_as(
 def _repairs(session: Session, ids: Sequence[str]) -> dict[str, list[RepairBody]]:
     table, found = schema.Repair, defaultdict(list)
     for row in session.scalars(
-        select(table).where(table.experiment_id.in_(ids)).order_by(table.number)
+        select(table).where(among(session, table.experiment_id, ids)).order_by(table.number)
     ):
         found[row.experiment_id].append(
             RepairBody(

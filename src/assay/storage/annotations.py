@@ -13,7 +13,7 @@ from sqlalchemy import Select, delete, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from assay.storage import schema
-from assay.storage.rows import changed, insert_missing
+from assay.storage.rows import among, changed, insert_missing
 
 
 class Annotation(NamedTuple):
@@ -47,7 +47,9 @@ def read_annotations(session: Session, subject_ids: Collection[str]) -> dict[str
     """Return the annotations of these experiments or searches by id, for those that have one."""
     table = schema.Annotation
     rows = session.execute(
-        select(table.subject_id, table.tags, table.note).where(table.subject_id.in_(subject_ids))
+        select(table.subject_id, table.tags, table.note).where(
+            among(session, table.subject_id, subject_ids)
+        )
     )
     return {id_: Annotation(tags, note) for id_, tags, note in rows}
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from sqlalchemy import CursorResult, Executable, Table
+from sqlalchemy import ColumnElement, CursorResult, Executable, Table, any_, literal
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from assay.domain.errors import NotFound
 from assay.storage.schema import Base
@@ -24,6 +25,20 @@ def get(session: Session, model: type[T], key: Any, what: str) -> T:
     if row is None:
         raise NotFound(f"{what} {key!r} was not found")
     return row
+
+
+def among(
+    session: Session,
+    column: ColumnElement[Any] | InstrumentedAttribute[Any],
+    values: Iterable[Any],
+) -> ColumnElement[bool]:
+    """Return whether a column is one of many values.
+
+    On Postgres these are one parameter: psycopg reads a statement with 800 of them for 20 ms.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        return column == any_(literal(list(values), postgresql.ARRAY(column.type)))
+    return column.in_(list(values))
 
 
 def insert_missing(session: Session, model: type[Base], rows: list[dict[str, Any]]) -> int:
