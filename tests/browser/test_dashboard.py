@@ -161,7 +161,7 @@ def test_a_search_is_started_steered_and_cancelled_in_the_browser(
     act(page, "Resume…", "Resume")
     expect(page.locator("#notes")).not_to_contain_text("Paused", timeout=WAIT)
     page.get_by_text("Extend…").click()
-    page.get_by_label("Epochs", exact=True).fill("41")
+    page.get_by_role("spinbutton", name="Epochs").fill("41")
     page.get_by_role("button", name="Extend", exact=True).click()
     expect(page.locator("#tiles")).to_contain_text("/ 41", timeout=WAIT)
     act(page, "Cancel…", "Cancel the search")
