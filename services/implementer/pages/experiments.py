@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from dataclasses import dataclass
 from typing import get_args
 
 from fastapi import Request, Response
-from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
 from assay.analysis.text import clean
@@ -24,7 +22,7 @@ from services.implementer.owned import owned_experiment
 from services.implementer.pages.diffs import FileDiff, file_diffs
 from services.implementer.pages.forms import annotation
 from services.implementer.pages.rendering import render
-from services.implementer.pages.routing import FormDep, page_router, see
+from services.implementer.pages.routing import FormDep, page_router, see, see_made
 from services.implementer.routers import experiments as api
 from services.implementer.routers import measurements as measurements_api
 from services.implementer.telemetry import Stream
@@ -138,13 +136,13 @@ def cancel(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> Respo
 @router.post("/experiments/{experiment_id}/retry")
 def retry(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> Response:
     """Measure a failed experiment again, and show the new one."""
-    return _see_made(api.retry(experiment_id, context, owner), "experiments")
+    return see_made(api.retry(experiment_id, context, owner), "experiments")
 
 
 @router.post("/experiments/{experiment_id}/reproduce")
 def reproduce(experiment_id: IdPath, context: ContextDep, owner: OwnerDep) -> Response:
     """Measure a result again as it was, and show the new experiment."""
-    return _see_made(api.reproduce(experiment_id, context, owner), "experiments")
+    return see_made(api.reproduce(experiment_id, context, owner), "experiments")
 
 
 @router.post("/experiments/{experiment_id}/confirm")
@@ -159,9 +157,4 @@ def confirm(
         )
     wanted = ConfirmRequest(seeds=int(seeds))
     key = fields.get("key") or None
-    return _see_made(api.confirm(experiment_id, wanted, context, owner, key), "batches")
-
-
-def _see_made(answer: Response, kind: str) -> Response:
-    assert isinstance(answer, JSONResponse)
-    return see(f"/{kind}/{json.loads(bytes(answer.body))['id']}")
+    return see_made(api.confirm(experiment_id, wanted, context, owner, key), "batches")

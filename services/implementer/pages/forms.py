@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from assay.contracts.annotation import AnnotationRequest
+from assay.contracts.base import Request
 from assay.domain.errors import AssayError, InvalidInput
 from services.implementer.problems import pointer
+
+R = TypeVar("R", bound=Request)
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,19 @@ def optional(text: str) -> str | None:
     return text.strip() or None
 
 
+def checked(model: type[R], values: Mapping[str, Any]) -> R:
+    """Return the request that these values make.
+
+    Raises:
+        InvalidInput: one of them is not allowed; the first is named.
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = wrong_fields(error)[0]
+        raise InvalidInput.field(first.pointer, first.message, "invalid_parameter") from None
+
+
 def annotation(fields: dict[str, str]) -> AnnotationRequest:
     """Return the tags and the note that a form asks for; spaces and commas separate tags.
 
@@ -49,8 +67,4 @@ def annotation(fields: dict[str, str]) -> AnnotationRequest:
     """
     tags = fields.get("tags")
     names = None if tags is None else [name for name in re.split(r"[\s,]+", tags) if name]
-    try:
-        return AnnotationRequest(tags=names, note=fields.get("note"))
-    except ValidationError as error:
-        first = wrong_fields(error)[0]
-        raise InvalidInput.field(first.pointer, first.message, "invalid_parameter") from None
+    return checked(AnnotationRequest, {"tags": names, "note": fields.get("note")})

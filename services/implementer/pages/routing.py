@@ -71,6 +71,11 @@ def see(path: str) -> RedirectResponse:
     return RedirectResponse(path, 303)
 
 
+def see_made(answer: Response, kind: str) -> RedirectResponse:
+    """Return what sends a browser on to what the API made: an answer with its id."""
+    return see(f"/{kind}/{json.loads(bytes(answer.body))['id']}")
+
+
 def _error_page(
     request: Request, error: AssayError | HTTPException | RequestValidationError
 ) -> Response:

@@ -8,13 +8,11 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 from fastapi.responses import HTMLResponse
-from pydantic import ValidationError
 
 from assay.analysis.rows import leads, rank
 from assay.contracts.base import ShortName
 from assay.contracts.batch import ExperimentBody, Funnel
 from assay.contracts.search import ExtendRequest, ResumeRequest
-from assay.domain.errors import InvalidInput
 from assay.domain.metrics import Direction
 from assay.domain.states import ExperimentState
 from assay.domain.verdicts import Verdict
@@ -22,7 +20,7 @@ from assay.storage import environments, schema
 from assay.storage.rows import get
 from services.implementer.dependencies import ContextDep, IdPath, OwnerDep
 from services.implementer.exporting import export_search
-from services.implementer.pages.forms import annotation, number, wrong_fields
+from services.implementer.pages.forms import annotation, checked, number
 from services.implementer.pages.hill_climb import hill_climb
 from services.implementer.pages.lineage import HEIGHT, WIDTH, lineage
 from services.implementer.pages.rendering import HEADERS, render
@@ -192,13 +190,9 @@ def extend(search_id: IdPath, context: ContextDep, owner: OwnerDep, fields: Form
     Raises:
         InvalidInput: a field cannot be what it says, or nothing is raised.
     """
-    given = {name: text for name, text in fields.items() if text.strip()}
-    try:
-        wanted = ExtendRequest.model_validate(
-            {**given, **({"epochs": number(given["epochs"])} if "epochs" in given else {})}
-        )
-    except ValidationError as error:
-        first = wrong_fields(error)[0]
-        raise InvalidInput.field(first.pointer, first.message, "invalid_parameter") from None
+    given: dict[str, int | str] = {name: text for name, text in fields.items() if text.strip()}
+    if "epochs" in given:
+        given["epochs"] = number(fields["epochs"])
+    wanted = checked(ExtendRequest, given)
     api.extend(search_id, wanted, context, owner)
     return see(f"/searches/{search_id}")

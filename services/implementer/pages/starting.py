@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
-from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
 from assay.contracts.base import Name
-from assay.contracts.batch import BatchOptions
 from assay.contracts.search import SearchRequest
 from assay.domain.errors import AssayError, InvalidInput
 from assay.domain.isolation import is_offline
@@ -21,7 +18,7 @@ from services.implementer.context import Context
 from services.implementer.dependencies import ContextDep, OwnerDep
 from services.implementer.pages.forms import Wrong, number, optional, wrong_fields
 from services.implementer.pages.rendering import render
-from services.implementer.pages.routing import FormDep, page_router, see
+from services.implementer.pages.routing import FormDep, page_router, see_made
 from services.implementer.routers import environments as environments_api
 from services.implementer.routers import searches as api
 
@@ -62,8 +59,7 @@ def start(request: Request, context: ContextDep, owner: OwnerDep, fields: FormDe
         answer = api.create(wanted, context, owner, fields.get("key") or None)
     except (ValidationError, AssayError) as error:
         return _form(request, context, owner, given, wrong=wrong_fields(error))
-    assert isinstance(answer, JSONResponse)
-    return see(f"/searches/{json.loads(bytes(answer.body))['id']}")
+    return see_made(answer, "searches")
 
 
 def _form(
@@ -96,10 +92,9 @@ def _request(given: dict[str, str]) -> dict[str, Any]:
     models = (given["ideator"].strip(), given["executor"].strip())
     cap = optional(given["max_cost_usd"])
     if cap is None and not all(map(is_offline, models)):
-        raise InvalidInput.field("/caps/max_cost_usd", "set a cap: models are paid for")
-    settings = {name: number(given[name]) for name in ("confirm", "confirm_seeds")}
-    config = SearchConfig.make(given["strategy"], {}, BatchOptions()).record()
-    SearchConfig.read({**config, **settings})
+        raise InvalidInput.field("/caps/max_cost_usd", "set a cap: these models cost money")
+    config = SearchConfig.make(given["strategy"]).record()
+    config |= {name: number(given[name]) for name in ("confirm", "confirm_seeds")}
     return {
         "environment": environment,
         "profile": profile,
@@ -110,7 +105,7 @@ def _request(given: dict[str, str]) -> dict[str, Any]:
         "ideator": models[0],
         "executor": models[1],
         "base": optional(given["base"]),
-        "config": {**config, **settings},
+        "config": config,
         "caps": {"max_cost_usd": cap},
         "driver": "service",
     }
