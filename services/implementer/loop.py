@@ -355,6 +355,8 @@ class Loop:
         return any(files == environments.get_codebase(store, codebase) for codebase in crashed)
 
     def _stored(self) -> Stored:
+        if self.work.is_new:
+            return {}
         with self.context.db.read() as session:
             rows = samples.of(session, self.work.implementation)
         return {(row.sample, row.revision): row for row in rows}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from sqlalchemy.orm import Session
@@ -18,10 +18,11 @@ from assay.domain.errors import AssayError, Fenced
 from assay.domain.ids import new_id
 from assay.domain.placement import Demand, Placement, Size, Supply, place
 from assay.domain.states import WorkerState
-from assay.storage import assignments, batches, expiry, leader, shapes
+from assay.storage import assignments, batches, expiry, leader, schema, shapes
 from assay.storage.database import Database
 from assay.storage.placing import (
     View,
+    Waiting,
     can_start,
     demands,
     supplies,
@@ -67,6 +68,7 @@ class Scheduler:
         self._renew_at = 0.0
         self._fill_at = 0.0
         self._is_cancelling = False
+        self._ended: Sequence[schema.Equivalence] = ()
         self._last_tick = self._clock()
         self._served: dict[Size, float] = {}
         self._wake = threading.Event()
@@ -119,8 +121,6 @@ class Scheduler:
 
     def _continue_cancelling(self) -> None:
         """Cancel some of what is left of batches that were cancelled: see `batches.cancel`."""
-        with self._db.read() as session:
-            self._is_cancelling = batches.is_cancelling(session)
         if self._is_cancelling:
             with self._write() as session:
                 done = batches.continue_cancelling(self._db, session)
@@ -185,7 +185,7 @@ class Scheduler:
         if self._reconciler.repair(seen):
             self._on_commit()
             seen = self._look()
-        if self._newcomers.decide():
+        if self._newcomers.decide(self._ended):
             self._on_commit()
         free = supplies(seen, settings.rules)
         if not any(can_start(supply, policy) for supply in free):
@@ -209,17 +209,26 @@ class Scheduler:
         with self._db.read() as session:
             shapes = waiting(session, seen.now)
             offers = self._newcomers.offers(session, shapes, hosts)
-        if self._newcomers.admit(hosts, at_work):
+            new = self._newcomers.unknown(hosts, at_work)
+            if not new:
+                return self._demands(session, seen, shapes, with_settings(free, offers))
+        if self._newcomers.admit(new):
             self._on_commit()
-            with self._db.read() as session:
-                shapes = waiting(session, seen.now)
-                offers = self._newcomers.offers(session, shapes, hosts)
-        free = with_settings(free, offers)
         with self._db.read() as session:
-            return demands(session, shapes, seen.now, free, self._settings.policy), free
+            shapes = waiting(session, seen.now)
+            offers = self._newcomers.offers(session, shapes, hosts)
+            return self._demands(session, seen, shapes, with_settings(free, offers))
+
+    def _demands(
+        self, session: Session, seen: View, shapes: Sequence[Waiting], free: list[Supply]
+    ) -> tuple[list[Demand], list[Supply]]:
+        return demands(session, shapes, seen.now, free, self._settings.policy), free
 
     def _look(self) -> View:
+        """Everything that a tick looks at whatever it finds, in one transaction."""
         with self._db.read() as session:
+            self._is_cancelling = batches.is_cancelling(session)
+            self._ended = self._newcomers.ended(session)
             return view(self._db, session, self._settings.cordon_window_seconds)
 
     def _remember(self, queue: list[Demand], placements: list[Placement], now: float) -> None:

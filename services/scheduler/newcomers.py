@@ -26,6 +26,8 @@ from assay.storage.rows import get
 log = logging.getLogger(__name__)
 #: That of the most urgent batch: a host can do nothing else there before.
 PRIORITY = 100
+#: A setting, and the hosts that are or become comparable in it.
+Unknown = tuple[Pinned, list[equivalences.Host]]
 
 
 class Newcomers:
@@ -42,11 +44,13 @@ class Newcomers:
         """The settings that each worker may measure now."""
         return self._offers.find(session, shapes, hosts)
 
-    def decide(self) -> bool:
+    def ended(self, session: Session) -> list[schema.Equivalence]:
+        """The hosts whose controls have ended."""
+        pending = equivalences.pending(session)
+        return [row for row in pending if equivalences.have_ended(session, row)]
+
+    def decide(self, ended: Sequence[schema.Equivalence]) -> bool:
         """Decide about hosts whose controls have ended. Whether anything changed."""
-        with self._db.read() as session:
-            pending = equivalences.pending(session)
-            ended = [row for row in pending if equivalences.have_ended(session, row)]
         if not ended:
             return False
         changed = False
@@ -71,21 +75,28 @@ class Newcomers:
                         )
         return changed
 
-    def admit(self, hosts: Sequence[Host], at_work: Collection[str]) -> bool:
-        """Introduce hosts to the settings that `offers` saw last. Whether anything changed.
+    def unknown(self, hosts: Sequence[Host], at_work: Collection[str]) -> list[Unknown]:
+        """The settings that `offers` saw last, with their hosts, where any of these is new.
 
         `hosts` are all that live, `at_work` the workers among them that get work: one that is
         cordoned or drains will be back, and others are compared with it.
         """
-        changed = False
+        found: list[Unknown] = []
         for each, (known, manifest) in self._offers.waiting.items():
             with apart(each):
                 fitting = self._fitting(each, known, manifest, hosts, at_work)
                 is_new = any(known.state(host.facts.narrow) is None for host in fitting)
                 is_there = any(known.is_defined_by(host.facts) for host in fitting)
                 if fitting and (is_new or not is_there):
-                    with self._write() as session:
-                        changed |= self._introduce(session, each, fitting)
+                    found.append((each, fitting))
+        return found
+
+    def admit(self, unknown: Sequence[Unknown]) -> bool:
+        """Introduce hosts to settings. Whether anything changed."""
+        changed = False
+        for each, fitting in unknown:
+            with apart(each), self._write() as session:
+                changed |= self._introduce(session, each, fitting)
         return changed
 
     def _fitting(

@@ -15,13 +15,13 @@ from assay.storage import schema, shapes
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore
 from assay.storage.placing import (
+    WAITING_SHAPES,
     Rules,
     demands,
     first_in_queue,
     supplies,
     view,
     waiting,
-    waiting_shapes,
 )
 from tests.scheduler.moments import scheduler
 from tests.storage.lifecycle import CLASS, World
@@ -88,9 +88,9 @@ def test_the_queue_is_looked_at_through_its_index(
     with postgres.read() as session:
         now = postgres.now(session)
         (shape,) = waiting(session, now)
-        assert len(session.execute(waiting_shapes(now)).all()) == 6
+        assert len(session.execute(WAITING_SHAPES, {"now": now}).all()) == 6
         read = _statements(session, lambda: first_in_queue(session, shape, now, 40))
-        plans = [_explain(session, each) for each in (waiting_shapes(now), *read)]
+        plans = [_explain(session, each) for each in (WAITING_SHAPES.params(now=now), *read)]
     for plan in plans:
         assert "ix_measurement_queue" in plan
         assert "Seq Scan on measurement" not in plan
@@ -102,7 +102,11 @@ def _statements(session, call):  # type: ignore[no-untyped-def]
     from sqlalchemy import event
 
     seen = []
-    event.listen(session, "do_orm_execute", lambda state: seen.append(state.statement))
+    event.listen(
+        session,
+        "do_orm_execute",
+        lambda state: seen.append(state.statement.params(**(state.parameters or {}))),
+    )
     call()
     return seen
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Row, func, insert, select, update
+from sqlalchemy import Row, bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from assay.domain.ids import new_id
@@ -15,6 +15,36 @@ from assay.domain.states import AttemptState, MeasurementState
 from assay.storage import experiments, measurements, schema, software
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post_all
+from assay.storage.rows import run, table_of
+
+_TAKE = (
+    update(table_of(schema.Measurement))
+    .where(
+        schema.Measurement.id.in_(bindparam("ids", expanding=True)),
+        schema.Measurement.state == MeasurementState.QUEUED.value,
+    )
+    .values(state=MeasurementState.RUNNING.value, not_before=None)
+    .returning(
+        schema.Measurement.id,
+        schema.Measurement.cpus,
+        schema.Measurement.gpus,
+        schema.Measurement.memory_bytes,
+        func.coalesce(
+            select(schema.Shape.bound_seconds)
+            .where(schema.Shape.id == schema.Measurement.shape_id)
+            .scalar_subquery(),
+            0.0,
+        ).label("bound_seconds"),
+    )
+)
+_NUMBERS = (
+    select(schema.Attempt.measurement_id, func.count())
+    .where(schema.Attempt.measurement_id.in_(bindparam("ids", expanding=True)))
+    .group_by(schema.Attempt.measurement_id)
+)
+_WORKERS = select(schema.Worker).where(schema.Worker.id.in_(bindparam("workers", expanding=True)))
+_LEASES = insert(schema.Lease).returning(schema.Lease.attempt_id, schema.Lease.token)
+_ATTEMPTS = insert(schema.Attempt)
 
 
 def assign(
@@ -36,7 +66,7 @@ def assign(
     found = _software(session, {wanted[id_] for id_ in ids})
     now = db.now(session)
     session.execute(
-        insert(schema.Attempt),
+        _ATTEMPTS,
         [
             {
                 "id": attempts[row.id],
@@ -64,51 +94,21 @@ def assign(
 
 def _take(session: Session, ids: list[str]) -> Sequence[Row[str, int, int, int, float]]:
     """Compare-and-swap from queued to running."""
-    table = schema.Measurement
-    bound = (
-        select(schema.Shape.bound_seconds)
-        .where(schema.Shape.id == table.shape_id)
-        .scalar_subquery()
-    )
-    return session.execute(
-        update(table)
-        .where(table.id.in_(ids), table.state == MeasurementState.QUEUED.value)
-        .values(state=MeasurementState.RUNNING.value, not_before=None)
-        .returning(
-            table.id,
-            table.cpus,
-            table.gpus,
-            table.memory_bytes,
-            func.coalesce(bound, 0.0).label("bound_seconds"),
-        ),
-        execution_options={"synchronize_session": False},
-    ).all()
+    return run(session, _TAKE, ids=ids).all()
 
 
 def _numbers(session: Session, ids: list[str]) -> dict[str, int]:
     """How many attempts measurements had."""
-    table = schema.Attempt
-    return dict(
-        session.execute(
-            select(table.measurement_id, func.count())
-            .where(table.measurement_id.in_(ids))
-            .group_by(table.measurement_id)
-        ).all()
-    )
+    return dict(run(session, _NUMBERS, ids=ids).all())
 
 
 def _software(session: Session, workers: set[str]) -> dict[str, dict[str, Any]]:
     """With what these workers measure now."""
-    rows = session.scalars(select(schema.Worker).where(schema.Worker.id.in_(workers)))
+    rows = session.scalars(_WORKERS, {"workers": list(workers)})
     return {row.id: software.of_worker(row) for row in rows}
 
 
 def _tokens(session: Session, attempts: list[str]) -> dict[str, int]:
     """A new lease token for each attempt."""
-    table = schema.Lease
-    return dict(
-        session.execute(
-            insert(table).returning(table.attempt_id, table.token),
-            [{"attempt_id": attempt} for attempt in attempts],
-        ).all()
-    )
+    rows = [{"attempt_id": attempt} for attempt in attempts]
+    return dict(session.execute(_LEASES, rows).all())

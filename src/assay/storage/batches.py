@@ -352,7 +352,7 @@ def cancel(db: Database, session: Session, batch_id: str, *, most: int = CHUNK) 
 
 def is_cancelling(session: Session) -> bool:
     """Whether a cancelled batch has experiments that are not cancelled yet."""
-    return session.scalars(_CANCELLING.limit(1)).first() is not None
+    return session.scalars(_CANCELLING).first() is not None
 
 
 def continue_cancelling(db: Database, session: Session, *, most: int = CHUNK) -> int:
@@ -361,7 +361,7 @@ def continue_cancelling(db: Database, session: Session, *, most: int = CHUNK) ->
     Any process may do so at any time; what was committed stays done. Returns how many experiments
     were cancelled, 0 if nothing is left.
     """
-    batch_id = session.scalars(_CANCELLING.limit(1)).first()
+    batch_id = session.scalars(_CANCELLING).first()
     return 0 if batch_id is None else cancel(db, session, batch_id, most=most)
 
 
@@ -380,6 +380,7 @@ _CANCELLING = (
         schema.Batch.finished_at.is_(None),
     )
     .order_by(schema.Batch.id)
+    .limit(1)
 )
 
 

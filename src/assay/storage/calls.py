@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 
-from sqlalchemy import ColumnElement, and_, or_, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, or_, select, update
 from sqlalchemy.orm import Session
 
 from assay.storage import schema
 from assay.storage.database import Database
-from assay.storage.rows import changed, get
+from assay.storage.rows import get, run, table_of
 from assay.storage.text import clean_text
 from assay.storage.types import clock
 
@@ -20,6 +20,25 @@ LONGEST_IDEATOR_CALL = timedelta(hours=2)
 #: State of a call whose process is gone.
 INTERRUPTED = "interrupted"
 _MAX_MESSAGE = 2_000
+_INTERRUPT = (
+    update(table_of(schema.ModelCall))
+    .where(schema.ModelCall.state == "calling")
+    .values(
+        state=INTERRUPTED,
+        code=INTERRUPTED,
+        is_estimate=True,
+        cost_usd=schema.ModelCall.reserved_usd,
+        finished_at=clock(),
+    )
+)
+_INTERRUPT_ALL_OF = _INTERRUPT.where(
+    schema.ModelCall.implementation_id == bindparam("implementation")
+)
+_FINISHED = (
+    update(table_of(schema.ModelCall))
+    .where(schema.ModelCall.id == bindparam("call"))
+    .values(finished_at=clock())
+)
 
 
 @dataclass(frozen=True)
@@ -105,9 +124,7 @@ def after(session: Session, call_id: str, end: CallEnd) -> None:
     row.cache_write_tokens = end.cache_write_tokens
     row.is_estimate, row.cost_usd = end.is_estimate, end.cost_usd
     row.seconds, row.request_id = end.seconds, end.request_id
-    session.execute(
-        update(schema.ModelCall).where(schema.ModelCall.id == call_id).values(finished_at=clock())
-    )
+    run(session, _FINISHED, call=call_id)
 
 
 def interrupt(session: Session, which: ColumnElement[bool]) -> int:
@@ -116,19 +133,12 @@ def interrupt(session: Session, which: ColumnElement[bool]) -> int:
     Nobody knows whether they reached the provider: they are charged what they were expected to
     cost. Returns how many there were.
     """
-    table = schema.ModelCall
-    return changed(
-        session,
-        update(table)
-        .where(which, table.state == "calling")
-        .values(
-            state=INTERRUPTED,
-            code=INTERRUPTED,
-            is_estimate=True,
-            cost_usd=table.reserved_usd,
-            finished_at=clock(),
-        ),
-    )
+    return run(session, _INTERRUPT.where(which)).rowcount
+
+
+def interrupt_all_of(session: Session, implementation_id: str) -> int:
+    """Close the calls that are open for an implementation; see `interrupt`."""
+    return run(session, _INTERRUPT_ALL_OF, implementation=implementation_id).rowcount
 
 
 def sweep(db: Database, session: Session) -> int:

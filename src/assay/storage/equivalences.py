@@ -16,7 +16,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, select, true
+from sqlalchemy import ColumnElement, bindparam, delete, select, true
 from sqlalchemy.orm import Session
 
 from assay.domain.conditions import (
@@ -99,19 +99,22 @@ class Known:
         return self.canonical(conditions) == self.effective(host)
 
 
+_OF_SETTING = select(schema.Equivalence).where(
+    schema.Equivalence.environment_id == bindparam("environment"),
+    schema.Equivalence.profile == bindparam("profile"),
+)
+_PENDING = select(schema.Equivalence).where(schema.Equivalence.state == Equality.PENDING.value)
+
+
 def of_setting(session: Session, environment_id: str, profile: str) -> Known:
     """What is known for an environment and profile."""
-    table = schema.Equivalence
-    rows = session.scalars(
-        select(table).where(table.environment_id == environment_id, table.profile == profile)
-    )
+    rows = session.scalars(_OF_SETTING, {"environment": environment_id, "profile": profile})
     return Known({row.conditions_id: row for row in rows})
 
 
 def pending(session: Session) -> Sequence[schema.Equivalence]:
     """The rows of hosts whose controls decide."""
-    table = schema.Equivalence
-    return session.scalars(select(table).where(table.state == Equality.PENDING.value)).all()
+    return session.scalars(_PENDING).all()
 
 
 def apart(session: Session) -> Sequence[schema.Equivalence]:

@@ -26,6 +26,16 @@ from assay.storage.types import clock
 
 _TERMINAL = [s.value for s in TERMINAL_EXPERIMENT]
 _MEASURED = {s.value for s in TERMINAL_MEASUREMENT}
+#: The values to be set are parameters with the names of their columns.
+_MOVE = (
+    update(table_of(schema.Experiment))
+    .where(
+        schema.Experiment.id == bindparam("experiment"),
+        schema.Experiment.state.not_in(_TERMINAL),
+    )
+    .returning(schema.Experiment.batch_id)
+)
+_END = _MOVE.values(finished_at=clock())
 _EVENT = insert(table_of(schema.Event)).values(
     batch_id=bindparam("batch"),
     experiment_id=bindparam("experiment"),
@@ -79,17 +89,11 @@ def move(
     **values: Any,
 ) -> bool:
     """Change an experiment's state unless it is terminal; tell whoever waits. False if it was."""
-    if state.is_terminal:
-        values["finished_at"] = clock()
+    values["state"] = state.value
     if failure is not None:
         values["failure"] = clean_json(failure.as_dict())
-    batch_id = session.execute(
-        update(schema.Experiment)
-        .where(schema.Experiment.id == experiment_id, schema.Experiment.state.not_in(_TERMINAL))
-        .values(state=state.value, **values)
-        .returning(schema.Experiment.batch_id),
-        execution_options={"synchronize_session": False},
-    ).scalar_one_or_none()
+    statement = _END if state.is_terminal else _MOVE
+    batch_id = run(session, statement, experiment=experiment_id, **values).scalar_one_or_none()
     if batch_id is None:
         return False
     data: dict[str, Any] = {"state": state.value}

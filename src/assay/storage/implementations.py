@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, case, func, or_, select, update
+from sqlalchemy import ColumnElement, bindparam, case, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions
@@ -41,13 +41,33 @@ from assay.storage.calls import Payer
 from assay.storage.database import Database
 from assay.storage.measurements import Identity, Terms
 from assay.storage.repairs import Repair
-from assay.storage.rows import changed, get
+from assay.storage.rows import changed, get, run, table_of
 
 _TERMINAL = [s.value for s in TERMINAL_EXPERIMENT]
 _WAITING = [ExperimentState.SUBMITTED.value, ExperimentState.IMPLEMENTING.value]
 #: Who implements where one process does everything: its lock keeps a second one away.
 LOCAL = "local"
 LEASE = timedelta(seconds=30)
+_IMPLEMENTATION = table_of(schema.Implementation)
+#: Changes nothing, and locks the row if it is still its holder's.
+_HOLD = (
+    update(_IMPLEMENTATION)
+    .where(
+        _IMPLEMENTATION.c.id == bindparam("implementation"),
+        _IMPLEMENTATION.c.holder == bindparam("by"),
+    )
+    .values(holder=bindparam("by"))
+)
+_END = (
+    update(_IMPLEMENTATION)
+    .where(_IMPLEMENTATION.c.id == bindparam("implementation"))
+    .values(
+        state=bindparam("as_"),
+        winner=bindparam("sample"),
+        codebase_id=bindparam("codebase"),
+        finished_at=bindparam("now"),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -79,6 +99,8 @@ class Work:
     kind: MeasurementKind = MeasurementKind.SCORE
     #: Whether its code may be started in isolation alone.
     needs_isolation: bool = True
+    #: Whether nobody has begun it before.
+    is_new: bool = False
 
     def identity(self, codebase: str, seed: int) -> Identity:
         """What is measured of a codebase on a seed."""
@@ -129,9 +151,11 @@ def begin(
     ).scalar_one_or_none()
     if implementation is None:
         return None
-    if experiment.state == ExperimentState.SUBMITTED.value:
+    is_new = experiment.state == ExperimentState.SUBMITTED.value
+    if is_new:
         experiments.move(session, experiment_id, ExperimentState.IMPLEMENTING)
-    calls.interrupt(session, schema.ModelCall.implementation_id == implementation)
+    else:
+        calls.interrupt_all_of(session, implementation)
     options = caps.options_of(batch)
     environment = get(session, schema.Environment, batch.environment_id, "environment")
     idea = get(session, schema.Idea, experiment.idea_id, "idea")
@@ -164,6 +188,7 @@ def begin(
             [base],
             allow_unisolated=options.allow_unisolated,
         ),
+        is_new=is_new,
     )
 
 
@@ -282,13 +307,7 @@ def check_held(session: Session, work: Work) -> None:
     Raises:
         Fenced: another took it over; nothing of this transaction may be stored.
     """
-    table = schema.Implementation
-    held = changed(
-        session,
-        update(table)
-        .where(table.id == work.implementation, table.holder == work.holder)
-        .values(holder=work.holder),
-    )
+    held = run(session, _HOLD, implementation=work.implementation, by=work.holder).rowcount
     if not held:
         raise Fenced(f"{work.experiment} is implemented by another process by now")
 
@@ -414,9 +433,12 @@ def _close(
     codebase_id: str | None = None,
 ) -> None:
     check_held(session, work)
-    changed(
+    run(
         session,
-        update(schema.Implementation)
-        .where(schema.Implementation.id == work.implementation)
-        .values(state=state, winner=winner, codebase_id=codebase_id, finished_at=db.now(session)),
+        _END,
+        implementation=work.implementation,
+        as_=state,
+        sample=winner,
+        codebase=codebase_id,
+        now=db.now(session),
     )

@@ -5,15 +5,20 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
 from assay.domain.errors import Fenced
 from assay.storage import schema
 from assay.storage.database import Database
-from assay.storage.rows import insert_missing
+from assay.storage.rows import insert_missing, run
 
 SCHEDULER = "scheduler"
+_LOCK = (
+    select(schema.Leader.epoch, schema.Leader.expires_at)
+    .where(schema.Leader.name == bindparam("leader"))
+    .with_for_update()
+)
 
 
 def acquire(
@@ -78,11 +83,7 @@ def check(db: Database, session: Session, epoch: int, name: str = SCHEDULER) -> 
     A lease that has run out leads no longer, even if nobody else took it: the leader was paused
     (a laptop that slept) or without its database, and so was whoever renews other leases.
     """
-    row = session.execute(
-        select(schema.Leader.epoch, schema.Leader.expires_at)
-        .where(schema.Leader.name == name)
-        .with_for_update()
-    ).one_or_none()
+    row = run(session, _LOCK, leader=name).one_or_none()
     if row is None or row.epoch != epoch:
         raise Fenced(f"leader epoch {epoch} has passed to {row.epoch if row else None}")
     if row.expires_at <= db.now(session):

@@ -14,14 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, select
+from sqlalchemy import ColumnElement, bindparam, delete, func, select
 from sqlalchemy.orm import Session
 
 from assay.domain.errors import Unavailable
 from assay.storage import schema
 from assay.storage.database import Database
 from assay.storage.objects import ObjectStore
-from assay.storage.rows import changed, insert_missing
+from assay.storage.rows import changed, insert_missing, run
 
 HEAD = 1 << 20
 OBJECT = 1 << 20
@@ -30,6 +30,13 @@ _SMALL = 64 << 10
 _COMPACTED = 8 << 20
 
 _table = schema.LogChunk
+_SIZE: ColumnElement[int] = func.coalesce(func.length(_table.data), _table.size)
+_LAST = (
+    select(_table.byte_offset, _SIZE)
+    .where(_table.attempt_id == bindparam("attempt"), _table.stream == bindparam("of"))
+    .order_by(_table.byte_offset.desc())
+    .limit(1)
+)
 
 
 @dataclass(frozen=True)
@@ -128,12 +135,12 @@ def _missing(session: Session, attempt_id: str, piece: Piece, end: int) -> list[
     found, position = [], piece.offset
     if position < end:
         recorded = session.execute(
-            select(_table.byte_offset, _size())
+            select(_table.byte_offset, _SIZE)
             .where(
                 _table.attempt_id == attempt_id,
                 _table.stream == piece.stream,
                 _table.byte_offset < piece.end,
-                _table.byte_offset + _size() > position,
+                _table.byte_offset + _SIZE > position,
             )
             .order_by(_table.byte_offset)
         ).all()
@@ -146,17 +153,8 @@ def _missing(session: Session, attempt_id: str, piece: Piece, end: int) -> list[
 
 def stream_end(session: Session, attempt_id: str, stream: str) -> int:
     """How many bytes of a stream are recorded."""
-    last = session.execute(
-        select(_table.byte_offset, _size())
-        .where(_table.attempt_id == attempt_id, _table.stream == stream)
-        .order_by(_table.byte_offset.desc())
-        .limit(1)
-    ).one_or_none()
+    last = run(session, _LAST, attempt=attempt_id, of=stream).one_or_none()
     return 0 if last is None else last[0] + last[1]
-
-
-def _size() -> ColumnElement[int]:
-    return func.coalesce(func.length(_table.data), _table.size)
 
 
 def wants_compaction(pieces: Iterable[Piece | StoredPiece]) -> set[str]:
@@ -206,7 +204,7 @@ def _first_run(session: Session, attempt_id: str, stream: str) -> list[int]:
     """Offsets of the first adjacent rows that are worth an object."""
     end = stream_end(session, attempt_id, stream)
     found = session.execute(
-        select(_table.byte_offset, _size())
+        select(_table.byte_offset, _SIZE)
         .where(
             _table.attempt_id == attempt_id,
             _table.stream == stream,
@@ -246,7 +244,7 @@ def find(session: Session, attempt_id: str, stream: str, offset: int, limit: int
         .scalar_subquery()
     )
     rows = session.execute(
-        select(_table.byte_offset, _size(), _table.data, _table.key)
+        select(_table.byte_offset, _SIZE, _table.data, _table.key)
         .where(
             *mine,
             _table.byte_offset >= func.coalesce(start, 0),

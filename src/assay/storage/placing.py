@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
+    Float,
     Integer,
     ScalarSelect,
     Select,
     and_,
+    bindparam,
     case,
     func,
     literal_column,
@@ -131,7 +133,8 @@ class View:
 def view(db: Database, session: Session, window: float) -> View:
     """Read workers and what they hold. `window`: for how many seconds failures count."""
     now = db.now(session)
-    hosts = [Host(*row) for row in session.execute(_hosts(now.timestamp() - window))]
+    since = {"since": now.timestamp() - window}
+    hosts = list(map(Host._make, session.execute(_HOSTS, since)))
     held = list(map(Held._make, session.execute(_HELD)))
     return View(now, hosts, held)
 
@@ -157,8 +160,9 @@ _HELD = select(
 )
 
 
-def _hosts(since: float) -> Select[*tuple[Any, ...]]:
-    table = schema.Worker
+def _hosts() -> Select[*tuple[Any, ...]]:
+    """Workers with the failures that count `since` a moment, in seconds since 1970."""
+    table, since = schema.Worker, bindparam("since", type_=Float)
     ended = func.coalesce(epoch(table.cordoned_until), 0.0)
     failures = (
         # Attempts that were lost at the same moment are one failure.
@@ -188,6 +192,9 @@ def _hosts(since: float) -> Select[*tuple[Any, ...]]:
         epoch(table.cordoned_until),
         failures,
     ).where(table.incarnation != "")
+
+
+_HOSTS = _hosts()
 
 
 @dataclass(frozen=True)
@@ -290,7 +297,7 @@ def can_start(supply: Supply, policy: Policy) -> bool:
 
 def waiting(session: Session, now: datetime) -> list[Waiting]:
     """Every shape that a measurement waits for."""
-    rows = session.execute(waiting_shapes(now))
+    rows = session.execute(WAITING_SHAPES, {"now": now})
     return [row for row in map(Waiting._make, rows) if row.head is not None]
 
 
@@ -338,36 +345,6 @@ def heads(
     ]
 
 
-def waiting_shapes(now: datetime) -> Select[*tuple[Any, ...]]:
-    """Select every shape with the first measurement that waits for it.
-
-    Each takes one look into an index.
-    """
-    shape, table = schema.Shape, schema.Measurement
-    head = (
-        select(table.id)
-        .where(*_queued(now), table.shape_id == shape.id)
-        .order_by(*_ORDER)
-        .limit(1)
-        .correlate(shape)
-        .scalar_subquery()
-    )
-    return select(
-        shape.id,
-        shape.hardware_class,
-        shape.cpus,
-        shape.gpus,
-        shape.memory_bytes,
-        shape.needs_isolation,
-        shape.budget_seconds,
-        shape.bound_seconds,
-        shape.environment_id,
-        shape.profile,
-        shape.conditions_id,
-        head.label("head"),
-    )
-
-
 _measurement = schema.Measurement
 _ONE = literal_column("1", Integer)
 _ORDER = (
@@ -379,12 +356,33 @@ _ORDER = (
 )
 
 
-def _queued(now: datetime) -> tuple[ColumnElement[bool], ...]:
-    return (
-        # As it stands in the index's condition, so that a prepared statement uses it too.
-        _measurement.state == literal_column(f"'{MeasurementState.QUEUED.value}'"),
-        or_(_measurement.not_before.is_(None), _measurement.not_before <= now),
-    )
+_QUEUED: tuple[ColumnElement[bool], ...] = (
+    # As it stands in the index's condition, so that a prepared statement uses it too.
+    _measurement.state == literal_column(f"'{MeasurementState.QUEUED.value}'"),
+    or_(_measurement.not_before.is_(None), _measurement.not_before <= bindparam("now")),
+)
+_shape = schema.Shape
+#: Every shape with the first measurement that waits for it: one look each into an index.
+WAITING_SHAPES = select(
+    _shape.id,
+    _shape.hardware_class,
+    _shape.cpus,
+    _shape.gpus,
+    _shape.memory_bytes,
+    _shape.needs_isolation,
+    _shape.budget_seconds,
+    _shape.bound_seconds,
+    _shape.environment_id,
+    _shape.profile,
+    _shape.conditions_id,
+    select(_measurement.id)
+    .where(*_QUEUED, _measurement.shape_id == _shape.id)
+    .order_by(*_ORDER)
+    .limit(1)
+    .correlate(_shape)
+    .scalar_subquery()
+    .label("head"),
+)
 
 
 def _suits(shape: Waiting, supply: Supply) -> bool:
@@ -430,7 +428,8 @@ def first_in_queue(
     `running`: how much runs of each batch. Of an owner, the batch that runs least comes first.
     """
     waits: dict[tuple[Batch, int], list[Demand]] = defaultdict(list)
-    for row in session.execute(_first_of_batches(shape, now, limit)):
+    wanted = {"shape": shape.id, "now": now, "places": limit}
+    for row in session.execute(_FIRST_OF_BATCHES, wanted):
         demand = Demand(
             measurement=row.id,
             cpus=shape.cpus,
@@ -452,8 +451,8 @@ def first_in_queue(
     return [demand for line, number in taken.items() for demand in lines[line][:number]]
 
 
-def _first_of_batches(shape: Waiting, now: datetime, limit: int) -> Select[*tuple[Any, ...]]:
-    """Select the first `limit` measurements that wait for a shape of each batch, of `BATCHES`
+def _first_of_batches() -> Select[*tuple[Any, ...]]:
+    """Select the first `places` measurements that wait for a `shape` of each batch, of `BATCHES`
     batches at most: the highest priority first, and of one priority the oldest.
 
     A walk from each measurement to the next: the next of the same batch, or else the first of the
@@ -462,7 +461,7 @@ def _first_of_batches(shape: Waiting, now: datetime, limit: int) -> Select[*tupl
     table = _measurement
 
     def first(*where: ColumnElement[bool]) -> ScalarSelect[str]:
-        query = select(table.id).where(*_queued(now), table.shape_id == shape.id, *where)
+        query = select(table.id).where(*_QUEUED, table.shape_id == bindparam("shape"), *where)
         return query.order_by(*_ORDER).limit(1).scalar_subquery()
 
     head = aliased(table)
@@ -481,7 +480,7 @@ def _first_of_batches(shape: Waiting, now: datetime, limit: int) -> Select[*tupl
         first(table.priority < at.priority),
     )
     following = func.coalesce(
-        case((at.place < limit, next_of_batch)),
+        case((at.place < bindparam("places"), next_of_batch)),
         case((at.batch < BATCHES, next_batch)),
     )
     step = select(
@@ -499,16 +498,20 @@ def _first_of_batches(shape: Waiting, now: datetime, limit: int) -> Select[*tupl
     )
 
 
+_FIRST_OF_BATCHES = _first_of_batches()
+
+
+_FAILED_ON = select(_attempt.measurement_id, _attempt.worker_id).where(
+    _attempt.measurement_id.in_(bindparam("measurements", expanding=True)),
+    _attempt.state.in_([AttemptState.LOST.value, AttemptState.FAILED.value]),
+)
+
+
 def _failed_on(session: Session, measurements: list[str]) -> dict[str, set[str]]:
     """On which workers attempts of these measurements were lost or failed."""
     failed: dict[str, set[str]] = defaultdict(set)
     if not measurements:
         return failed
-    for measurement, worker in session.execute(
-        select(_attempt.measurement_id, _attempt.worker_id).where(
-            _attempt.measurement_id.in_(measurements),
-            _attempt.state.in_([AttemptState.LOST.value, AttemptState.FAILED.value]),
-        )
-    ):
+    for measurement, worker in session.execute(_FAILED_ON, {"measurements": measurements}):
         failed[measurement].add(worker)
     return failed

@@ -98,7 +98,7 @@ def ended(db: Database, session: Session, key: Key, verdict: Verdict) -> None:
 def close(db: Database, session: Session, implementation_id: str) -> None:
     """End what is left of an implementation that has ended: siblings of the winner that were
     asked, or had answered, when their process died."""
-    calls.interrupt(session, schema.ModelCall.implementation_id == implementation_id)
+    calls.interrupt_all_of(session, implementation_id)
     for row in of(session, implementation_id):
         if row.state in ("calling", "answered"):
             key = (row.implementation_id, row.sample, row.revision)

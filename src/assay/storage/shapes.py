@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from assay.contracts.environment import ARTIFACT_GB, Profile
@@ -13,12 +13,19 @@ from assay.domain.ids import new_id
 from assay.domain.states import MeasurementState
 from assay.domain.usage import REFERENCE_RUNS
 from assay.storage import environments, schema
-from assay.storage.rows import insert_missing
+from assay.storage.rows import insert_missing, table_of
 
 #: An attempt's start and its end, on top of what training and evaluation may take.
 MARGIN_SECONDS = 60.0
 #: What an artifact larger than usual may take to be stored, on top of that.
 UPLOAD_BYTES_PER_SECOND = 10 << 20
+_SAME = select(schema.Shape.id).where(
+    *(
+        column == bindparam(column.key)
+        for column in table_of(schema.Shape).columns
+        if not column.primary_key
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -59,13 +66,10 @@ def find(session: Session, setting: Setting, profile: Profile, *, needs_isolatio
         "profile": setting.profile,
         "conditions_id": setting.on.id,
     }
-    same = select(schema.Shape.id).where(
-        *(getattr(schema.Shape, name) == value for name, value in values.items())
-    )
-    found = session.scalars(same).one_or_none()
+    found: str | None = session.scalars(_SAME, values).one_or_none()
     if found is None:
         insert_missing(session, schema.Shape, [{"id": new_id("shp"), **values}])
-        found = session.scalars(same).one()
+        found = session.scalars(_SAME, values).one()
     return found
 
 
