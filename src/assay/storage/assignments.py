@@ -38,7 +38,7 @@ _TAKE = (
     )
 )
 _NUMBERS = (
-    select(schema.Attempt.measurement_id, func.count())
+    select(schema.Attempt.measurement_id, func.count().label("number"))
     .where(schema.Attempt.measurement_id.in_(bindparam("ids", expanding=True)))
     .group_by(schema.Attempt.measurement_id)
 )
@@ -92,14 +92,15 @@ def assign(
     return list(attempts.values())
 
 
-def _take(session: Session, ids: list[str]) -> Sequence[Row[str, int, int, int, float]]:
+def _take(session: Session, ids: list[str]) -> Sequence[Row[Any]]:
     """Compare-and-swap from queued to running."""
     return run(session, _TAKE, ids=ids).all()
 
 
 def _numbers(session: Session, ids: list[str]) -> dict[str, int]:
     """How many attempts measurements had."""
-    return dict(run(session, _NUMBERS, ids=ids).all())
+    rows = run(session, _NUMBERS, ids=ids).mappings()
+    return {row["measurement_id"]: row["number"] for row in rows}
 
 
 def _software(session: Session, workers: set[str]) -> dict[str, dict[str, Any]]:

@@ -32,7 +32,7 @@ _COMPACTED = 8 << 20
 _table = schema.LogChunk
 _SIZE: ColumnElement[int] = func.coalesce(func.length(_table.data), _table.size)
 _LAST = (
-    select(_table.byte_offset, _SIZE)
+    select(_table.byte_offset, _SIZE.label("size"))
     .where(_table.attempt_id == bindparam("attempt"), _table.stream == bindparam("of"))
     .order_by(_table.byte_offset.desc())
     .limit(1)
@@ -153,8 +153,8 @@ def _missing(session: Session, attempt_id: str, piece: Piece, end: int) -> list[
 
 def stream_end(session: Session, attempt_id: str, stream: str) -> int:
     """How many bytes of a stream are recorded."""
-    last = run(session, _LAST, attempt=attempt_id, of=stream).one_or_none()
-    return 0 if last is None else last[0] + last[1]
+    last = run(session, _LAST, attempt=attempt_id, of=stream).mappings().one_or_none()
+    return 0 if last is None else last["byte_offset"] + last["size"]
 
 
 def wants_compaction(pieces: Iterable[Piece | StoredPiece]) -> set[str]:
