@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from assay.domain.errors import NotFound
@@ -17,10 +18,20 @@ def owned_batch(session: Session, batch_id: str, owner: str) -> schema.Batch:
     return batch
 
 
+_EXPERIMENT = (
+    select(schema.Experiment)
+    .join(schema.Batch, schema.Batch.id == schema.Experiment.batch_id)
+    .where(
+        schema.Experiment.id == bindparam("experiment"), schema.Batch.owner == bindparam("owner")
+    )
+)
+
+
 def owned_experiment(session: Session, experiment_id: str, owner: str) -> schema.Experiment:
     """An experiment of that owner. Raises NotFound, also for another owner's."""
-    experiment = get(session, schema.Experiment, experiment_id, "experiment")
-    if batch_of(session, experiment_id).owner != owner:
+    wanted = {"experiment": experiment_id, "owner": owner}
+    experiment = session.scalars(_EXPERIMENT, wanted).one_or_none()
+    if experiment is None:
         raise NotFound(f"experiment {experiment_id!r} was not found")
     return experiment
 

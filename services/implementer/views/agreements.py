@@ -38,15 +38,17 @@ class _Seed(NamedTuple):
 
 
 def agreement_bodies(
-    session: Session, rows: Sequence[schema.Experiment], ideas: Mapping[str, schema.Idea]
+    session: Session,
+    rows: Sequence[schema.Experiment],
+    reproduces: Mapping[str, str | None],
 ) -> dict[str, AgreementBody]:
     """Whether reproductions agree with what they repeat, by experiment: of those that have ended.
 
-    `ideas`: those of the experiments, by id.
+    `reproduces`: which experiment each of them measures again, if any.
     """
     pairs = {}
     for row in rows:
-        reproduced = ideas[row.idea_id].reproduces
+        reproduced = reproduces[row.id]
         if reproduced is not None and row.state in _TERMINAL:
             pairs[row.id] = reproduced
     if not pairs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import and_, case, func, select
 from sqlalchemy.orm import Session
@@ -144,7 +144,17 @@ def _body(
     )
 
 
-def base_body(row: schema.Idea | schema.Search) -> BaseBody | None:
+class Based(Protocol):
+    """An idea or a search: its base, and what that was asked for as."""
+
+    @property
+    def base_id(self) -> str | None: ...
+
+    @property
+    def base(self) -> str | None: ...
+
+
+def base_body(row: Based) -> BaseBody | None:
     """The base of an idea or search, if it has one."""
     return None if row.base_id is None else BaseBody(name=row.base, codebase=row.base_id)
 

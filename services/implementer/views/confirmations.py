@@ -10,7 +10,7 @@ The routers show experiments through `experiment_bodies`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import func, or_, select
@@ -22,32 +22,31 @@ from assay.domain.rounding import shown
 from assay.domain.states import ExperimentState, MeasurementKind
 from assay.domain.verdicts import Verdict, claimed
 from assay.storage import schema
-from assay.storage.annotations import read_annotations
-from assay.storage.rows import among
-from services.implementer.views.experiments import plain_bodies
+from services.implementer.views.experiments import Relative, plain_bodies
 
+CONFIRM = MeasurementKind.CONFIRM.value
 #: Verdicts that are not final, or say nothing.
 _UNDECIDED = (Verdict.PROVISIONAL.value, Verdict.NOT_COMPARABLE.value)
 
 
 def experiment_bodies(session: Session, rows: Sequence[schema.Experiment]) -> list[ExperimentBody]:
     """Experiments with their results, what their confirmation says, and their tags and note."""
-    ids = [row.id for row in rows]
-    bodies = plain_bodies(session, rows)
-    found, annotated = _confirming(session, ids), read_annotations(session, ids)
-    batches = {row.batch_id for row in rows} | {
-        r.batch_id for each in found.values() for r in each
-    }
-    confirming = _Confirming.of(session, batches)
+    plain = plain_bodies(session, rows)
+    confirming = _Confirming.of(
+        session,
+        {
+            *(each.batch_id for found in plain.confirming.values() for each in found),
+            *(id_ for id_, batch in plain.batches.items() if batch.kind == CONFIRM),
+        },
+    )
     return [
         body.model_copy(
             update={
                 "claimed": confirming.claims.get(body.id),
-                "confirmation": _confirmation(body, found.get(body.id, []), confirming),
-                **(annotated[body.id]._asdict() if body.id in annotated else {}),
+                "confirmation": _confirmation(body, plain.confirming.get(body.id, ()), confirming),
             }
         )
-        for body in bodies
+        for body in plain.bodies
     ]
 
 
@@ -63,7 +62,7 @@ def gaps(session: Session, environment_id: str, profile: str, limit: int) -> lis
         .where(
             batch.environment_id == environment_id,
             batch.profile == profile,
-            batch.kind == MeasurementKind.CONFIRM.value,
+            batch.kind == CONFIRM,
             batch.finished_at.is_not(None),
         )
         .order_by(batch.id.desc())
@@ -75,7 +74,7 @@ def gaps(session: Session, environment_id: str, profile: str, limit: int) -> lis
     table = schema.Experiment
     named = [body.idea.confirms for body in confirming.bodies.values()]
     originals = session.scalars(select(table).where(table.id.in_(named))).all()
-    bodies = {body.id: body for body in plain_bodies(session, originals)}
+    bodies = {body.id: body for body in plain_bodies(session, originals).bodies}
     ordered = sorted(confirming.bodies.values(), key=lambda body: (body.batch, body.position))
     by_batch: dict[str, list[float]] = defaultdict(list)
     for body in ordered:
@@ -96,18 +95,17 @@ class _Confirming:
     later: Collection[str]
 
     @classmethod
-    def of(cls, session: Session, batch_ids: Iterable[str]) -> _Confirming:
-        """Those of the batches that confirm something; the others are left out."""
-        batch, table = schema.Batch, schema.Experiment
+    def of(cls, session: Session, batch_ids: Collection[str]) -> _Confirming:
+        """Those of these batches, which all confirm something."""
+        if not batch_ids:  # as for most experiments
+            return cls({}, {}, ())
+        table = schema.Experiment
         rows = session.scalars(
             select(table)
-            .join(batch, batch.id == table.batch_id)
-            .where(batch.id.in_(list(batch_ids)), batch.kind == MeasurementKind.CONFIRM.value)
+            .where(table.batch_id.in_(batch_ids))
             .order_by(table.batch_id, table.position)
         ).all()
-        if not rows:  # as of most batches, which are read far more often
-            return cls({}, {}, ())
-        bodies = plain_bodies(session, rows)
+        bodies = plain_bodies(session, rows).bodies
         by_batch: dict[str, list[ExperimentBody]] = defaultdict(list)
         for body in bodies:
             by_batch[body.batch].append(body)
@@ -146,7 +144,7 @@ def _later(session: Session, rows: Sequence[schema.Experiment]) -> set[str]:
         .where(
             table.codebase_id.in_({row.codebase_id for row in rows if row.codebase_id}),
             or_(table.state != ExperimentState.CANCELLED.value, has_result),
-            batch.kind == MeasurementKind.CONFIRM.value,
+            batch.kind == CONFIRM,
         )
         .order_by(table.id)
     )
@@ -193,24 +191,8 @@ def _claims(
     return dict(zip((body.id for body in group), claimed(tried), strict=True))
 
 
-def _confirming(session: Session, ids: Sequence[str]) -> dict[str, list[schema.Experiment]]:
-    """The experiments that confirm each of these, oldest first."""
-    table, idea, batch = schema.Experiment, schema.Idea, schema.Batch
-    rows = session.execute(
-        select(idea.confirms, table)
-        .join(idea, idea.id == table.idea_id)
-        .join(batch, batch.id == table.batch_id)
-        .where(among(session, idea.confirms, ids), batch.kind == MeasurementKind.CONFIRM.value)
-        .order_by(table.id)
-    )
-    found: dict[str, list[schema.Experiment]] = defaultdict(list)
-    for confirms, row in rows:
-        found[confirms or ""].append(row)
-    return found
-
-
 def _confirmation(
-    body: ExperimentBody, rows: Sequence[schema.Experiment], confirming: _Confirming
+    body: ExperimentBody, rows: Sequence[Relative], confirming: _Confirming
 ) -> ConfirmationBody | None:
     """What the last of those on the first seeds says; one that was cancelled only if all were."""
     first = [row for row in rows if row.id not in confirming.later]

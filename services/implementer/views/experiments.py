@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, NamedTuple
 
-from sqlalchemy import select
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import CompoundSelect, Select, literal, select, union_all
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from assay.contracts.base import FailureBody
 from assay.contracts.batch import (
@@ -22,10 +23,10 @@ from assay.contracts.batch import (
 )
 from assay.domain.metrics import mean, over_seeds, reward
 from assay.domain.rounding import shown, shown_metrics, shown_provenance, whole
-from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState
+from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState, MeasurementKind
 from assay.domain.usage import mean_usage
 from assay.storage import measurements, repairs, schema
-from assay.storage.rows import among
+from assay.storage.rows import among, get_all, run
 from services.implementer.views.agreements import agreement_bodies
 from services.implementer.views.batches import base_body
 from services.implementer.views.verdicts import BaselineStats
@@ -42,27 +43,190 @@ _USAGE = {
 }
 
 
-def plain_bodies(session: Session, rows: Sequence[schema.Experiment]) -> list[ExperimentBody]:
+_EXPERIMENT, _IDEA = schema.Experiment, schema.Idea
+_LINK, _REPAIR = schema.ExperimentMeasurement, schema.Repair
+#: What there is one of for each experiment: see `_About`.
+_ABOUT = (
+    select(
+        _EXPERIMENT.id,
+        schema.Implementation.id,
+        schema.Annotation.tags,
+        schema.Annotation.note,
+        _IDEA.id,
+        _IDEA.text,
+        _IDEA.client_key,
+        _IDEA.operator,
+        _IDEA.parents,
+        _IDEA.confirms,
+        _IDEA.retries,
+        _IDEA.reproduces,
+        _IDEA.codebase_id,
+        _IDEA.similar,
+        _IDEA.base_id,
+        _IDEA.base,
+    )
+    .join(_IDEA, _IDEA.id == _EXPERIMENT.idea_id)
+    .join(schema.Implementation, schema.Implementation.experiment_id == _EXPERIMENT.id)
+    .outerjoin(schema.Annotation, schema.Annotation.subject_id == _EXPERIMENT.id)
+    .where(among(_EXPERIMENT.id))
+)
+_MEASUREMENTS = (
+    select(
+        _LINK.experiment_id,
+        _LINK.role,
+        schema.Measurement.kind,
+        schema.Measurement.id,
+        schema.Measurement.seed,
+        schema.Result.metrics,
+        schema.Result.seconds,
+        schema.Result.provenance,
+        *measurements.SCORED,
+    )
+    .join(schema.Measurement, schema.Measurement.id == _LINK.measurement_id)
+    .outerjoin(schema.Result, schema.Result.measurement_id == _LINK.measurement_id)
+    .where(among(_LINK.experiment_id), _LINK.role.in_([repairs.SCORE, repairs.SMOKE]))
+    .order_by(schema.Measurement.seed, schema.Measurement.id)
+)
+_REPAIRS = (
+    select(
+        _REPAIR.experiment_id,
+        _REPAIR.number,
+        _REPAIR.state,
+        _REPAIR.codebase_id,
+        _REPAIR.measurement_id,
+        _REPAIR.failure,
+        _REPAIR.sample,
+        _REPAIR.revision,
+        _REPAIR.repaired_id,
+    )
+    .where(among(_REPAIR.experiment_id))
+    .order_by(_REPAIR.number)
+)
+
+
+class Role(StrEnum):
+    """What another experiment is to one: it has its codebase, in the same batch, or measures it
+    again."""
+
+    TWIN = "twin"
+    RETRY = "retry"
+    REPRODUCTION = "reproduction"
+    CONFIRMATION = "confirmation"
+
+
+def _again(role: Role, repeated: InstrumentedAttribute[str | None]) -> Select[*tuple[Any, ...]]:
+    """Experiments that measure these again; `repeated`: the column that says which."""
+    return (
+        select(
+            repeated.label("of"),
+            literal(role.value).label("role"),
+            _EXPERIMENT.id.label("id"),
+            _EXPERIMENT.batch_id,
+            _EXPERIMENT.state,
+            literal(0).label("place"),
+        )
+        .join(_EXPERIMENT, _EXPERIMENT.idea_id == _IDEA.id)
+        .where(among(repeated))
+    )
+
+
+_TWIN = aliased(schema.Experiment)
+_RELATIVES: CompoundSelect[*tuple[Any, ...]] = union_all(
+    select(
+        _EXPERIMENT.id.label("of"),
+        literal(Role.TWIN.value).label("role"),
+        _TWIN.id.label("id"),
+        _TWIN.batch_id,
+        _TWIN.state,
+        _TWIN.position.label("place"),
+    )
+    .join(
+        _TWIN,
+        (_TWIN.batch_id == _EXPERIMENT.batch_id)
+        & (_TWIN.codebase_id == _EXPERIMENT.codebase_id)
+        & (_TWIN.id != _EXPERIMENT.id),
+    )
+    .where(among(_EXPERIMENT.id)),
+    _again(Role.RETRY, _IDEA.retries),
+    _again(Role.REPRODUCTION, _IDEA.reproduces),
+    _again(Role.CONFIRMATION, _IDEA.confirms)
+    .join(schema.Batch, schema.Batch.id == _EXPERIMENT.batch_id)
+    .where(schema.Batch.kind == MeasurementKind.CONFIRM.value),
+).order_by("place", "id")
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Experiments with their own results, and what is read further of them and their batches.
+
+    `confirming`: the experiments that confirm each of them, oldest first.
+    """
+
+    bodies: list[ExperimentBody]
+    batches: Mapping[str, schema.Batch]
+    confirming: Mapping[str, Sequence[Relative]]
+
+
+def plain_bodies(session: Session, rows: Sequence[schema.Experiment]) -> Plain:
     """Experiments with their own results; a fixed number of queries per setting of their batches.
 
     What confirmations say of them is added by `confirmations.experiment_bodies`.
     """
+    batches = get_all(session, schema.Batch, (row.batch_id for row in rows))
     related = _Related.of(session, rows)
     wanted: dict[str, set[str | None]] = defaultdict(lambda: {None})
     for row in rows:
-        wanted[row.batch_id].add(related.ideas[row.idea_id].base_id)
-    found = session.scalars(select(schema.Batch).where(schema.Batch.id.in_(wanted)))
-    batches = {batch.id: batch for batch in found}
+        wanted[row.batch_id].add(related.about[row.id].idea.base_id)
     stats = BaselineStats.of_batches(session, ((batches[id_], of) for id_, of in wanted.items()))
-    return [
+    bodies = [
         _body(
             row,
             batches[row.batch_id],
-            _Compared.of(related.ideas[row.idea_id], stats[row.batch_id]),
+            _Compared.of(related.about[row.id].idea, stats[row.batch_id]),
             related,
         )
         for row in rows
     ]
+    confirming = {
+        row.id: found
+        for row in rows
+        if (found := related.relatives.get((row.id, Role.CONFIRMATION)))
+    }
+    return Plain(bodies, batches, confirming)
+
+
+class Idea(NamedTuple):
+    """An idea as it was submitted, without its thinking."""
+
+    id: str
+    text: str
+    client_key: str | None
+    operator: str
+    parents: list[Any]
+    confirms: str | None
+    retries: str | None
+    reproduces: str | None
+    codebase_id: str | None
+    similar: list[Any]
+    base_id: str | None
+    base: str | None
+
+
+class _About(NamedTuple):
+    """What there is one of for an experiment; no tags are None where it has no annotation."""
+
+    implementation: str
+    tags: list[str] | None
+    note: str | None
+    idea: Idea
+
+
+class Relative(NamedTuple):
+    """An experiment that has the same codebase as another, or measures it again."""
+
+    id: str
+    batch_id: str
+    state: str
 
 
 class _Compared(NamedTuple):
@@ -73,14 +237,15 @@ class _Compared(NamedTuple):
     baseline: BaselineStats | None
 
     @classmethod
-    def of(cls, idea: schema.Idea, stats: Mapping[str | None, BaselineStats]) -> _Compared:
+    def of(cls, idea: Idea, stats: Mapping[str | None, BaselineStats]) -> _Compared:
         base = base_body(idea)
         return cls(stats[idea.base_id], base, None if base is None else stats[None])
 
 
 class _Measured(NamedTuple):
-    """A measurement of an experiment; what follows the id is None without a result."""
+    """A measurement of an experiment; what follows the seed is None without a result."""
 
+    kind: str
     id: str
     seed: int
     scored: measurements.Scored | None
@@ -91,118 +256,55 @@ class _Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class _Related:
-    ideas: dict[str, schema.Idea]
-    implementations: dict[str, str]
-    measured: dict[str, list[_Measured]]
-    smokes: dict[str, list[str]]
-    repairs: dict[str, list[RepairBody]]
-    sharing: dict[tuple[str, str], list[str]]
-    retried_as: dict[str, list[str]]
-    reproduced_as: dict[str, list[str]]
-    agreements: dict[str, AgreementBody]
+    """What belongs to experiments, by their ids."""
+
+    about: Mapping[str, _About]
+    measured: Mapping[str, Sequence[_Measured]]
+    smokes: Mapping[str, Sequence[str]]
+    repairs: Mapping[str, list[RepairBody]]
+    relatives: Mapping[tuple[str, Role], Sequence[Relative]]
+    agreements: Mapping[str, AgreementBody]
 
     @classmethod
     def of(cls, session: Session, rows: Sequence[schema.Experiment]) -> _Related:
         ids = [row.id for row in rows]
-        found_ideas = session.scalars(
-            select(schema.Idea).where(
-                among(session, schema.Idea.id, (row.idea_id for row in rows))
-            )
-        )
-        ideas = {idea.id: idea for idea in found_ideas}
-        implementations = session.execute(
-            select(schema.Implementation.experiment_id, schema.Implementation.id).where(
-                among(session, schema.Implementation.experiment_id, ids)
-            )
-        ).all()
+        about = {
+            id_: _About(implementation, tags, note, Idea(*idea))
+            for id_, implementation, tags, note, *idea in run(session, _ABOUT, ids=ids)
+        }
         measured: dict[str, list[_Measured]] = defaultdict(list)
-        link = schema.ExperimentMeasurement
-        for experiment, *measurement in session.execute(
-            select(
-                link.experiment_id,
-                link.measurement_id,
-                schema.Measurement.seed,
-                schema.Result.metrics,
-                schema.Result.seconds,
-                schema.Result.provenance,
-                *measurements.SCORED,
-            )
-            .outerjoin(schema.Result, schema.Result.measurement_id == link.measurement_id)
-            .join(schema.Measurement, schema.Measurement.id == link.measurement_id)
-            .join(schema.Experiment, schema.Experiment.id == link.experiment_id)
-            .join(schema.Batch, schema.Batch.id == schema.Experiment.batch_id)
-            # A process of the version before asks for the kind `score`, whatever the batch is.
-            .where(
-                among(session, link.experiment_id, ids),
-                link.role == repairs.SCORE,
-                schema.Measurement.kind == schema.Batch.kind,
-            )
-            .order_by(schema.Measurement.seed, schema.Measurement.id)
-        ):
-            id_, seed, metrics, seconds, provenance, *scored = measurement
+        smokes: dict[str, list[str]] = defaultdict(list)
+        for experiment, role, *measurement in run(session, _MEASUREMENTS, ids=ids):
+            kind, id_, seed, metrics, seconds, provenance, *scored = measurement
+            if role == repairs.SMOKE:
+                smokes[experiment].append(id_)
+                continue
             found = None if metrics is None else measurements.Scored(*scored)
-            measured[experiment].append(_Measured(id_, seed, found, metrics, seconds, provenance))
+            measured[experiment].append(
+                _Measured(kind, id_, seed, found, metrics, seconds, provenance)
+            )
+        relatives: dict[tuple[str, Role], list[Relative]] = defaultdict(list)
+        for of, as_, id_, batch, state, _ in run(session, _RELATIVES, ids=ids):
+            relatives[of, Role(as_)].append(Relative(id_, batch, state))
         return cls(
-            ideas,
-            dict(implementations),
+            about,
             measured,
-            _smokes(session, ids),
+            {experiment: sorted(of) for experiment, of in smokes.items()},
             _repairs(session, ids),
-            cls._sharing(session, rows),
-            _repeated_as(session, ids, schema.Idea.retries),
-            _repeated_as(session, ids, schema.Idea.reproduces),
-            agreement_bodies(session, rows, ideas),
+            relatives,
+            agreement_bodies(
+                session, rows, {id_: of.idea.reproduces for id_, of in about.items()}
+            ),
         )
 
-    @staticmethod
-    def _sharing(
-        session: Session, rows: Sequence[schema.Experiment]
-    ) -> dict[tuple[str, str], list[str]]:
-        sharing: dict[tuple[str, str], list[str]] = defaultdict(list)
-        codebases = {row.codebase_id for row in rows if row.codebase_id}
-        for batch, codebase, experiment in session.execute(
-            select(schema.Experiment.batch_id, schema.Experiment.codebase_id, schema.Experiment.id)
-            .where(
-                among(session, schema.Experiment.codebase_id, codebases),
-                schema.Experiment.batch_id.in_({row.batch_id for row in rows}),
-            )
-            .order_by(schema.Experiment.position)
-        ):
-            sharing[(batch, codebase or "")].append(experiment)
-        return sharing
-
-
-def _smokes(session: Session, ids: Sequence[str]) -> dict[str, list[str]]:
-    link, found = schema.ExperimentMeasurement, defaultdict(list)
-    for experiment, measurement in session.execute(
-        select(link.experiment_id, link.measurement_id)
-        .where(among(session, link.experiment_id, ids), link.role == repairs.SMOKE)
-        .order_by(link.measurement_id)
-    ):
-        found[experiment].append(measurement)
-    return found
-
-
-def _repeated_as(
-    session: Session, ids: Sequence[str], as_: InstrumentedAttribute[str | None]
-) -> dict[str, list[str]]:
-    """The experiments that measure these again; `as_`: the column that says so."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for repeated, experiment in session.execute(
-        select(as_, schema.Experiment.id)
-        .join(schema.Experiment, schema.Experiment.idea_id == schema.Idea.id)
-        .where(among(session, as_, ids))
-        .order_by(schema.Experiment.id)
-    ):
-        found[repeated or ""].append(experiment)
-    return found
+    def ids(self, experiment: str, role: Role) -> list[str]:
+        """Which experiments are that to this one."""
+        return [each.id for each in self.relatives.get((experiment, role), ())]
 
 
 def _repairs(session: Session, ids: Sequence[str]) -> dict[str, list[RepairBody]]:
-    table, found = schema.Repair, defaultdict(list)
-    for row in session.scalars(
-        select(table).where(among(session, table.experiment_id, ids)).order_by(table.number)
-    ):
+    found: dict[str, list[RepairBody]] = defaultdict(list)
+    for row in run(session, _REPAIRS, ids=ids):
         found[row.experiment_id].append(
             RepairBody(
                 number=row.number,
@@ -222,7 +324,9 @@ def _body(
     row: schema.Experiment, batch: schema.Batch, compared: _Compared, related: _Related
 ) -> ExperimentBody:
     stats, base, baseline = compared
-    measured = related.measured.get(row.id, [])
+    about = related.about[row.id]
+    # A process of the version before asks for the kind `score`, whatever the batch is.
+    measured = [m for m in related.measured.get(row.id, ()) if m.kind == batch.kind]
     scored = {m.seed: m.scored for m in measured if m.scored is not None}
     rounded = [each.shown for each in scored.values()]
     seconds = [m.seconds for m in measured if m.seconds is not None]
@@ -231,21 +335,20 @@ def _body(
     spec = stats.metric
     found = over_seeds(spec.judged, spec.direction, rounded) if succeeded else None
     metric = None if found is None else shown(found)
-    twins = related.sharing.get((row.batch_id, row.codebase_id or ""), [])
     return ExperimentBody(
         id=row.id,
         batch=row.batch_id,
         environment=batch.environment_id,
         profile=batch.profile,
         position=row.position,
-        idea=idea_body(related.ideas[row.idea_id]),
+        idea=_idea_body(about.idea),
         state=row.state,
         is_terminal=row.state in _TERMINAL,
         failure=FailureBody(**row.failure) if row.failure else None,
-        implementation=related.implementations[row.id],
+        implementation=about.implementation,
         codebase=row.codebase_id,
         measurements=[m.id for m in measured],
-        smokes=related.smokes.get(row.id, []),
+        smokes=list(related.smokes.get(row.id, ())),
         repairs=related.repairs.get(row.id, []),
         hardware_class=stats.on.hardware_class,
         conditions=stats.on.id or None,
@@ -259,10 +362,12 @@ def _body(
         used=_used(measured, stats.metric_name) if succeeded else None,
         seconds=sum(map(whole, seconds)) if seconds else None,
         warm_up_seconds=sum(map(whole, warm_ups)) if warm_ups else None,
-        shared_with=[twin for twin in twins if twin != row.id],
-        retried_as=related.retried_as.get(row.id, []),
-        reproduced_as=related.reproduced_as.get(row.id, []),
+        shared_with=related.ids(row.id, Role.TWIN),
+        retried_as=related.ids(row.id, Role.RETRY),
+        reproduced_as=related.ids(row.id, Role.REPRODUCTION),
         agreement=related.agreements.get(row.id),
+        tags=about.tags or [],
+        note=about.note or "",
         created_at=row.created_at,
         finished_at=row.finished_at,
     )
@@ -291,8 +396,7 @@ def _used(measured: Sequence[_Measured], metric: str) -> UsedBody | None:
     return UsedBody(**{name: shown_usage.get(fact) for name, fact in _USAGE.items()})
 
 
-def idea_body(row: schema.Idea) -> IdeaBody:
-    """An idea as submitted, without its thinking."""
+def _idea_body(row: Idea) -> IdeaBody:
     return IdeaBody(
         id=row.id,
         text=row.text,

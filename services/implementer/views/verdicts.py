@@ -20,7 +20,6 @@ from assay.domain.states import MeasurementKind
 from assay.domain.verdicts import Judgement, Measured, Verdict, judge, judge_best
 from assay.storage import baselines, environments, equivalences, fits, measurements, schema
 from assay.storage.measurements import Scored
-from assay.storage.rows import get
 
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
@@ -105,29 +104,27 @@ class BaselineStats:
     def _of_setting(
         cls, session: Session, setting: _Setting, bases: Collection[str | None]
     ) -> dict[str | None, BaselineStats]:
-        environment = get(session, schema.Environment, setting.environment_id, "environment")
-        metric = environments.manifest(session, environment.id).metric
+        environment = environments.registered(session, setting.environment_id)
         on = equivalences.family(
             session,
-            environment.id,
+            setting.environment_id,
             setting.profile,
             setting.hardware_class,
             setting.conditions_id,
         )
         codebases = {base: base or environment.codebase for base in bases}
-        codes = set(codebases.values())
-        where = (session, environment, setting.profile, on, codes, setting.seeds, setting.kind)
-        scores, progress = measurements.scores_of(*where), baselines.progress_of(*where)
-        fit = fits.latest(session, environment.id, setting.profile, on)
+        where = (session, setting.environment_id, setting.profile, on)
+        found = measurements.of_bases(*where, set(codebases.values()), setting.seeds, setting.kind)
+        fit = fits.latest(*where)
         return {
             base: cls(
-                metric=metric,
+                metric=environment.manifest.metric,
                 kind=setting.kind,
-                scores=scores[codebase],
-                exact=_exact(scores[codebase]),
-                rounded=_rounded(scores[codebase]),
-                pending=len(progress[codebase].pending),
-                failed=len(progress[codebase].failed),
+                scores=found[codebase].scores,
+                exact=_exact(found[codebase].scores),
+                rounded=_rounded(found[codebase].scores),
+                pending=found[codebase].pending,
+                failed=found[codebase].failed,
                 fit=fit,
                 asked_at=_LONG_AGO,
                 on=on,

@@ -13,7 +13,11 @@ from sqlalchemy import Select, delete, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from assay.storage import schema
-from assay.storage.rows import among, changed, insert_missing
+from assay.storage.rows import among, changed, insert_missing, run
+
+_OF_SUBJECTS = select(
+    schema.Annotation.subject_id, schema.Annotation.tags, schema.Annotation.note
+).where(among(schema.Annotation.subject_id))
 
 
 class Annotation(NamedTuple):
@@ -45,12 +49,7 @@ def change_annotation(
 
 def read_annotations(session: Session, subject_ids: Collection[str]) -> dict[str, Annotation]:
     """Return the annotations of these experiments or searches by id, for those that have one."""
-    table = schema.Annotation
-    rows = session.execute(
-        select(table.subject_id, table.tags, table.note).where(
-            among(session, table.subject_id, subject_ids)
-        )
-    )
+    rows = run(session, _OF_SUBJECTS, ids=list(subject_ids))
     return {id_: Annotation(tags, note) for id_, tags, note in rows}
 
 

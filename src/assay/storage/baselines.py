@@ -136,28 +136,9 @@ class Progress:
 
 
 def progress(
-    session: Session,
-    environment: schema.Environment,
-    profile: str,
-    on: Conditions,
-    seeds: Collection[int] | None = None,
-    kind: MeasurementKind = MeasurementKind.SCORE,
+    session: Session, environment: schema.Environment, profile: str, on: Conditions
 ) -> Progress:
-    """Return how far a baseline is; on these seeds only, if given."""
-    own = environment.codebase
-    return progress_of(session, environment, profile, on, [own], seeds, kind)[own]
-
-
-def progress_of(
-    session: Session,
-    environment: schema.Environment,
-    profile: str,
-    on: Conditions,
-    codebases: Collection[str],
-    seeds: Collection[int] | None = None,
-    kind: MeasurementKind = MeasurementKind.SCORE,
-) -> dict[str, Progress]:
-    """Return how far each of these codebases is, baseline or base; on these seeds only, if given.
+    """Return how far a baseline is.
 
     The newest measurement of a seed counts: one that is measured again is to come.
     """
@@ -165,28 +146,20 @@ def progress_of(
     query = (
         select(table, schema.Result.measurement_id)
         .outerjoin(schema.Result, schema.Result.measurement_id == table.id)
-        .where(*is_baseline(environment, profile, on, kind, codebases))
+        .where(*is_baseline(environment, profile, on))
         .order_by(table.seed, table.replicate)
     )
-    if seeds is not None:
-        query = query.where(table.seed.in_(seeds))
-    newest: dict[tuple[str, int], schema.Measurement] = {}
-    measured: set[tuple[str, int]] = set()
+    newest: dict[int, schema.Measurement] = {}
+    measured: set[int] = set()
     for row, result in session.execute(query):
-        newest[row.codebase_id, row.seed] = row
+        newest[row.seed] = row
         if result is not None:
-            measured.add((row.codebase_id, row.seed))
-    found: dict[str, list[schema.Measurement]] = {codebase: [] for codebase in codebases}
-    for key, row in newest.items():
-        if key not in measured:
-            found[row.codebase_id].append(row)
-    return {
-        codebase: Progress(
-            [row.seed for row in missing if row.state not in _TERMINAL],
-            [row for row in missing if row.state == MeasurementState.FAILED.value],
-        )
-        for codebase, missing in found.items()
-    }
+            measured.add(row.seed)
+    missing = [row for seed, row in newest.items() if seed not in measured]
+    return Progress(
+        [row.seed for row in missing if row.state not in _TERMINAL],
+        [row for row in missing if row.state == MeasurementState.FAILED.value],
+    )
 
 
 def is_baseline(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -97,16 +98,29 @@ def keep_codebase(db: Database, session: Session, sha256: str, environment_id: s
     changed(session, update(table).where(table.id == sha256).values(created_at=db.now(session)))
 
 
-def manifest(session: Session, environment_id: str) -> EnvironmentManifest:
-    """The manifest of a registered environment. Raises NotFound.
+class Registered(NamedTuple):
+    """A registered environment: its manifest, and its own codebase."""
+
+    manifest: EnvironmentManifest
+    codebase: str
+
+
+def registered(session: Session, environment_id: str) -> Registered:
+    """A registered environment. Raises NotFound.
 
     It is read once per process: an id holds a hash, so what it stands for never changes.
     """
-    known = _MANIFESTS.get(environment_id)
+    known = _REGISTERED.get(environment_id)
     if known is None:
         row = get(session, schema.Environment, environment_id, "environment")
-        known = _MANIFESTS[environment_id] = EnvironmentManifest.model_validate(row.manifest)
+        known = Registered(EnvironmentManifest.model_validate(row.manifest), row.codebase)
+        _REGISTERED[environment_id] = known
     return known
 
 
-_MANIFESTS: dict[str, EnvironmentManifest] = {}
+def manifest(session: Session, environment_id: str) -> EnvironmentManifest:
+    """The manifest of a registered environment. Raises NotFound."""
+    return registered(session, environment_id).manifest
+
+
+_REGISTERED: dict[str, Registered] = {}

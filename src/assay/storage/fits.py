@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from assay.domain.conditions import Conditions
@@ -22,6 +22,7 @@ from assay.domain.verdicts import (
 )
 from assay.storage import conditions, disclosure, measurements, schema
 from assay.storage.database import Database
+from assay.storage.rows import among, run
 
 
 @dataclass(frozen=True)
@@ -34,18 +35,29 @@ class Fit:
     created_at: datetime | None = None
 
 
+_FIT = schema.VerdictFit
+_LATEST = (
+    select(_FIT.prior, _FIT.id, _FIT.number, _FIT.created_at)
+    .where(
+        _FIT.environment_id == bindparam("environment"),
+        _FIT.profile == bindparam("profile"),
+        _FIT.hardware_class == bindparam("hardware_class"),
+        among(_FIT.conditions_id, "conditions"),
+    )
+    .order_by(_FIT.number.desc())
+    .limit(1)
+)
+
+
 def latest(session: Session, environment_id: str, profile: str, on: Conditions) -> Fit:
     """Return the prior that verdicts use now."""
-    table = schema.VerdictFit
-    row = session.scalars(
-        select(table)
-        .where(
-            table.environment_id == environment_id,
-            table.profile == profile,
-            *conditions.selected(table, on),
-        )
-        .order_by(table.number.desc())
-        .limit(1)
+    row = run(
+        session,
+        _LATEST,
+        environment=environment_id,
+        profile=profile,
+        hardware_class=on.hardware_class,
+        conditions=list(on.ids),
     ).one_or_none()
     if row is None:
         return Fit(DEFAULT_PRIOR)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -25,7 +25,7 @@ from assay.domain.states import (
 from assay.storage import baselines, conditions, disclosure, experiments, schema, shapes, software
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post, post_all
-from assay.storage.rows import changed, insert_missing, run
+from assay.storage.rows import among, changed, insert_missing, run
 from assay.storage.text import clean_json
 from assay.storage.types import clock
 
@@ -312,37 +312,11 @@ SCORED = (
 
 
 def baseline_scores(
-    session: Session,
-    environment: schema.Environment,
-    profile: str,
-    on: Conditions,
-    seeds: Collection[int] | None = None,
-    kind: MeasurementKind = MeasurementKind.SCORE,
+    session: Session, environment: schema.Environment, profile: str, on: Conditions
 ) -> dict[int, Scored]:
-    """Results of the unmodified codebase by seed; on these seeds only, if given."""
-    own = environment.codebase
-    return scores_of(session, environment, profile, on, [own], seeds, kind)[own]
-
-
-def scores_of(
-    session: Session,
-    environment: schema.Environment,
-    profile: str,
-    on: Conditions,
-    codebases: Collection[str],
-    seeds: Collection[int] | None = None,
-    kind: MeasurementKind = MeasurementKind.SCORE,
-) -> dict[str, dict[int, Scored]]:
-    """Results of each of these codebases, baseline or base, by seed; on these seeds only, if
-    given."""
-    columns = [schema.Measurement.codebase_id, *SCORED]
-    query = _baseline_results(columns, environment, profile, on, kind, codebases)
-    if seeds is not None:
-        query = query.where(schema.Measurement.seed.in_(seeds))
-    found: dict[str, dict[int, Scored]] = {codebase: {} for codebase in codebases}
-    for seed, codebase, *scored in session.execute(query):
-        found[codebase][seed] = Scored(*scored)
-    return found
+    """Results of the unmodified codebase by seed."""
+    query = _baseline_results(SCORED, environment, profile, on, MeasurementKind.SCORE)
+    return {seed: Scored(*scored) for seed, *scored in session.execute(query)}
 
 
 def _baseline_results(
@@ -351,14 +325,79 @@ def _baseline_results(
     profile: str,
     on: Conditions,
     kind: MeasurementKind,
-    codebases: Collection[str] = (),
 ) -> Select[Any]:
     return (
         select(schema.Measurement.seed, *columns)
         .join(schema.Result, schema.Result.measurement_id == schema.Measurement.id)
-        .where(*baselines.is_baseline(environment, profile, on, kind, codebases))
+        .where(*baselines.is_baseline(environment, profile, on, kind))
         .order_by(schema.Measurement.seed, schema.Measurement.replicate)
     )
+
+
+@dataclass(frozen=True)
+class Base:
+    """What ideas are compared with: the results of a codebase by seed, and how many of the seeds
+    are still to come, and failed."""
+
+    scores: Mapping[int, Scored]
+    pending: int
+    failed: int
+
+
+_OF_BASES = (
+    select(schema.Measurement.codebase_id, schema.Measurement.seed, schema.Measurement.state)
+    .add_columns(*SCORED)
+    .outerjoin(schema.Result, schema.Result.measurement_id == schema.Measurement.id)
+    .where(
+        among(schema.Measurement.codebase_id, "codebases"),
+        schema.Measurement.environment_id == bindparam("environment"),
+        schema.Measurement.profile == bindparam("profile"),
+        schema.Measurement.hardware_class == bindparam("hardware_class"),
+        among(schema.Measurement.conditions_id, "conditions"),
+        schema.Measurement.kind == bindparam("kind"),
+    )
+    .order_by(schema.Measurement.seed, schema.Measurement.replicate)
+)
+
+
+def of_bases(
+    session: Session,
+    environment_id: str,
+    profile: str,
+    on: Conditions,
+    codebases: Collection[str],
+    seeds: Collection[int],
+    kind: MeasurementKind,
+) -> dict[str, Base]:
+    """How far each of these codebases is, the unmodified one or a base, on these seeds.
+
+    The newest measurement of a seed says whether it is still to come or failed, and the newest
+    result of it counts. A seed that has a result is neither.
+    """
+    rows = run(
+        session,
+        _OF_BASES,
+        codebases=list(codebases),
+        environment=environment_id,
+        profile=profile,
+        hardware_class=on.hardware_class,
+        conditions=list(on.ids),
+        kind=kind.value,
+    )
+    scores: dict[str, dict[int, Scored]] = {codebase: {} for codebase in codebases}
+    states: dict[str, dict[int, str]] = {codebase: {} for codebase in codebases}
+    for codebase, seed, state, metric, *scored in rows:
+        if seed in seeds:
+            states[codebase][seed] = state
+            if scored[-1] is not None:
+                scores[codebase][seed] = Scored(metric, *scored)
+    found = {}
+    for codebase in codebases:
+        left = [s for seed, s in states[codebase].items() if seed not in scores[codebase]]
+        failed = left.count(MeasurementState.FAILED.value)
+        pending = sum(state not in _TERMINAL for state in left)
+        found[codebase] = Base(scores[codebase], pending, failed)
+    return found
 
 
 def settle(
