@@ -39,15 +39,10 @@ def experiment_bodies(session: Session, rows: Sequence[schema.Experiment]) -> li
             *(id_ for id_, batch in plain.batches.items() if batch.kind == CONFIRM),
         },
     )
-    return [
-        body.model_copy(
-            update={
-                "claimed": confirming.claims.get(body.id),
-                "confirmation": _confirmation(body, plain.confirming.get(body.id, ()), confirming),
-            }
-        )
-        for body in plain.bodies
-    ]
+    for body in plain.bodies:
+        body.claimed = confirming.claims.get(body.id)
+        body.confirmation = _confirmation(body, plain.confirming.get(body.id, ()), confirming)
+    return plain.bodies
 
 
 def gaps(session: Session, environment_id: str, profile: str, limit: int) -> list[float]:

@@ -24,7 +24,7 @@ from assay.contracts.batch import (
 from assay.domain.metrics import mean, over_seeds, reward
 from assay.domain.rounding import shown, shown_metrics, shown_provenance, whole
 from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState, MeasurementKind
-from assay.domain.usage import mean_usage
+from assay.domain.usage import FACT, mean_usage
 from assay.storage import measurements, repairs, schema
 from assay.storage.rows import among, get_all, run
 from services.implementer.views.agreements import agreement_bodies
@@ -50,6 +50,7 @@ _ABOUT = (
     select(
         _EXPERIMENT.id,
         schema.Implementation.id,
+        schema.Implementation.repairs,
         schema.Annotation.tags,
         schema.Annotation.note,
         _IDEA.id,
@@ -213,9 +214,11 @@ class Idea(NamedTuple):
 
 
 class _About(NamedTuple):
-    """What there is one of for an experiment; no tags are None where it has no annotation."""
+    """What there is one of for an experiment. `repairs` counts them. Without an annotation, tags
+    and note are None."""
 
     implementation: str
+    repairs: int
     tags: list[str] | None
     note: str | None
     idea: Idea
@@ -269,12 +272,14 @@ class _Related:
     def of(cls, session: Session, rows: Sequence[schema.Experiment]) -> _Related:
         ids = [row.id for row in rows]
         about = {
-            id_: _About(implementation, tags, note, Idea(*idea))
-            for id_, implementation, tags, note, *idea in run(session, _ABOUT, ids=ids)
+            id_: _About(implementation, repaired, tags, note, Idea(*idea))
+            for id_, implementation, repaired, tags, note, *idea in run(
+                session, _ABOUT, ids=ids
+            ).all()
         }
         measured: dict[str, list[_Measured]] = defaultdict(list)
         smokes: dict[str, list[str]] = defaultdict(list)
-        for experiment, role, *measurement in run(session, _MEASUREMENTS, ids=ids):
+        for experiment, role, *measurement in run(session, _MEASUREMENTS, ids=ids).all():
             kind, id_, seed, metrics, seconds, provenance, *scored = measurement
             if role == repairs.SMOKE:
                 smokes[experiment].append(id_)
@@ -290,7 +295,7 @@ class _Related:
             about,
             measured,
             {experiment: sorted(of) for experiment, of in smokes.items()},
-            _repairs(session, ids),
+            _repairs(session, [id_ for id_, of in about.items() if of.repairs]),
             relatives,
             agreement_bodies(
                 session, rows, {id_: of.idea.reproduces for id_, of in about.items()}
@@ -304,7 +309,7 @@ class _Related:
 
 def _repairs(session: Session, ids: Sequence[str]) -> dict[str, list[RepairBody]]:
     found: dict[str, list[RepairBody]] = defaultdict(list)
-    for row in run(session, _REPAIRS, ids=ids):
+    for row in run(session, _REPAIRS, ids=ids) if ids else ():
         found[row.experiment_id].append(
             RepairBody(
                 number=row.number,
@@ -387,7 +392,9 @@ def _metrics(measured: Sequence[_Measured], metric: str) -> dict[str, float]:
 def _used(measured: Sequence[_Measured], metric: str) -> UsedBody | None:
     """The mean of what the measurements show, so that it tells no more than they do."""
     provenances = [
-        shown_provenance(m.provenance, m.metrics or {}, metric) for m in measured if m.provenance
+        shown_provenance({FACT: m.provenance[FACT]}, m.metrics or {}, metric)
+        for m in measured
+        if m.provenance and FACT in m.provenance
     ]
     found = mean_usage(provenances)
     if not found:

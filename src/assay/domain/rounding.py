@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from decimal import ROUND_HALF_EVEN, Decimal
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
 #: Significant digits where no standard error asks for fewer.
@@ -29,6 +29,8 @@ _SECONDS, _BYTES, _RESCORED = "_seconds", "_bytes", "rescored"
 #: What predictors used beside the baseline's. They choose it while they see held-out data.
 _EVALUATION_COMPUTE = "evaluation_compute"
 _MIB = 1 << 20
+#: Has room for the digits of the largest float down to the smallest step, 10 ** -327.
+_EVERY_FLOAT = Context(prec=700)
 
 
 def resolution(value: float, standard_error: float | None = None) -> Decimal:
@@ -290,8 +292,7 @@ def _exponent(value: float) -> int:
 def _rounded(value: float, step: Decimal) -> float:
     # On decimals, so that the result is the float nearest to the short decimal; adding zero makes
     # a negative zero positive.
-    multiple = (_decimal(value) / step).to_integral_value(ROUND_HALF_EVEN)
-    return float(multiple * step) + 0.0
+    return float(_decimal(value).quantize(step, ROUND_HALF_EVEN, _EVERY_FLOAT)) + 0.0
 
 
 def _decimal(value: float) -> Decimal:
