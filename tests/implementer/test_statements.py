@@ -119,6 +119,45 @@ def test_no_request_asks_more_where_there_is_more_to_show(
     assert statements() == few
 
 
+#: Each takes up to a millisecond of processor: to send it, and to read the answer. Of each kind of
+#: cap that batches are under, one more than without caps.
+MOST = {
+    "experiment": 8,
+    "experiments": 8,
+    "experiments of a batch": 8,
+    "batch": 7,
+    "batches": 7,
+    "batches of a search": 7,
+    "search": 5,
+    "searches": 5,
+    "curves": 4,
+}
+
+
+def test_a_read_takes_few_statements(filling: Filling, api: TestClient) -> None:
+    """An experiment took 19, a list of them 18, and a batch 9."""
+    for _ in range(FEW):
+        filling.round()
+    experiment = next(
+        each for each in api.get("/v1/experiments").json()["data"] if each["state"] == "succeeded"
+    )
+    paths = {name: PATHS[name](filling) for name in MOST.keys() & PATHS.keys()} | {
+        "experiment": f"/v1/experiments/{experiment['id']}",
+        "experiments": "/v1/experiments?state=succeeded",
+        "experiments of a batch": f"/v1/experiments?batch={experiment['batch']}",
+        "batch": f"/v1/batches/{experiment['batch']}",
+        "batches": "/v1/batches?state=finished",
+        "curves": f"/v1/experiments/{experiment['id']}/curves",
+    }
+    found = {}
+    for name, path in paths.items():
+        api.get(path)  # what a process reads once
+        with counted(filling.world.db) as sent:
+            assert api.get(path).status_code == 200
+        found[name] = len([s for s in sent if s != "BEGIN"])  # which SQLite is told
+    assert {name: number for name, number in found.items() if number > MOST[name]} == {}
+
+
 def test_a_list_of_batches_takes_few_statements(filling: Filling, api: TestClient) -> None:
     """It took a dozen and more for each: 92 for six."""
     for _ in range(FEW):

@@ -104,7 +104,7 @@ def list_(
                 (known.name == environment) | (known.id == environment)
             )
         if batch is not None:
-            owned_batch(session, batch, owner)
+            _held = owned_batch(session, batch, owner)  # so that it is not read again
             query = query.where(table.batch_id == batch).order_by(table.position)
             if last is not None:
                 query = query.where(table.position > position_of(last))

@@ -30,6 +30,7 @@ from assay.domain.states import ExperimentState
 from assay.storage import bases, caps, disclosure, repairs, schema, waiting
 from assay.storage.bases import Base
 from assay.storage.calls import Payer
+from assay.storage.rows import get_all
 from services.implementer.context import Context
 from services.implementer.outcomes import BatchCounts, BatchOutcome
 from services.implementer.views.calls import usage_of_batches
@@ -248,9 +249,8 @@ def _caps(
     context: Context, session: Session, rows: Sequence[schema.Batch]
 ) -> dict[str, list[CapBody]]:
     """The caps of batches, with what counts against them."""
-    ids = {row.search_id for row in rows if row.search_id}
     # The session finds those that are held, so that `all_of` asks for none of them by itself.
-    _held = session.scalars(select(schema.Search).where(schema.Search.id.in_(ids))).all()
+    _held = get_all(session, schema.Search, (row.search_id for row in rows if row.search_id))
     limits: dict[str, list[tuple[Limit, Payer]]] = {}
     for row in rows:
         payer = Payer(row.owner, row.id, row.search_id, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -12,6 +13,7 @@ from sqlalchemy.orm import Session
 from assay.contracts.batch import CallBody, Usage
 from assay.contracts.search import IdeatorCallBody
 from assay.storage import schema
+from assay.storage.rows import among, run
 
 _CALL = schema.ModelCall
 _CALL_ENDED = _CALL.finished_at.is_not(None)
@@ -45,18 +47,53 @@ def usage_of_implementations(
     return {str(implementation): _usage(*used) for implementation, *used in rows}
 
 
-def usage_of_searches(
-    session: Session, search_ids: Sequence[str]
-) -> Mapping[tuple[str, bool], Usage]:
-    """What the model calls of searches used, by the search and whether they were its ideator's."""
-    table = schema.ModelCall
-    of_ideator = table.implementation_id.is_(None)
-    rows = session.execute(
-        select(table.search_id, of_ideator, *_USED)
-        .where(table.search_id.in_(search_ids))
-        .group_by(table.search_id, of_ideator)
+@dataclass(frozen=True)
+class IdeatorUse:
+    """What the ideator of a search used, how many of its answers are kept, and how many of those
+    are unread in part."""
+
+    usage: Usage = field(default_factory=Usage)
+    answers: int = 0
+    unread: int = 0
+
+
+_ASKED = schema.IdeatorCall
+_OF_IDEATORS = (
+    select(
+        _ASKED.search_id,
+        func.count(_ASKED.text),
+        func.sum(case((_ASKED.text.is_not(None) & (_ASKED.unread > 0), 1), else_=0)),
+        *_USED,
     )
-    return {(search, bool(whose)): _usage(*used) for search, whose, *used in rows}
+    .join(_CALL, _CALL.id == _ASKED.call_id)
+    .where(among(_ASKED.search_id))
+    .group_by(_ASKED.search_id)
+)
+
+
+def use_of_ideators(session: Session, search_ids: Sequence[str]) -> Mapping[str, IdeatorUse]:
+    """What the ideators of searches used and answered; those without calls are left out."""
+    rows = run(session, _OF_IDEATORS, ids=list(search_ids))
+    return {
+        search: IdeatorUse(_usage(*used), answers, unread)
+        for search, answers, unread, *used in rows
+    }
+
+
+def total(usages: Sequence[Usage]) -> Usage:
+    """What several together used; of unknown cost if that of one is."""
+    costs = [used.cost_usd for used in usages]
+    known = [Decimal(cost) for cost in costs if cost is not None]
+    return Usage(
+        calls=sum(used.calls for used in usages),
+        under_way=sum(used.under_way for used in usages),
+        input_tokens=sum(used.input_tokens for used in usages),
+        cached_input_tokens=sum(used.cached_input_tokens for used in usages),
+        cache_write_tokens=sum(used.cache_write_tokens for used in usages),
+        output_tokens=sum(used.output_tokens for used in usages),
+        cost_usd=dollars(sum(known, Decimal(0))) if len(known) == len(costs) else None,
+        estimated_usd=dollars(sum((Decimal(used.estimated_usd) for used in usages), Decimal(0))),
+    )
 
 
 def _usage(

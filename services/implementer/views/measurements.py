@@ -41,7 +41,6 @@ from assay.storage import (
     conditions,
     environments,
     equivalences,
-    ideator_calls,
     samples,
     schema,
     searches,
@@ -52,9 +51,12 @@ from services.implementer.context import Context
 from services.implementer.outcomes import BatchOutcome
 from services.implementer.views.batches import base_body, outcomes_of_finished
 from services.implementer.views.calls import (
+    IdeatorUse,
     dollars,
+    total,
+    usage_of_batches,
     usage_of_implementations,
-    usage_of_searches,
+    use_of_ideators,
 )
 
 
@@ -304,20 +306,29 @@ def search_bodies(
 ) -> list[SearchBody]:
     """Searches, each with the best metric so far per finished epoch; a fixed number of queries."""
     ids = [row.id for row in rows]
-    finished, pauses = searches.finished_epochs(session, ids), searches.pauses(session, ids)
-    answers = ideator_calls.answer_counts(session, ids)
-    used = usage_of_searches(session, ids)
-    annotated = read_annotations(session, ids)
+    batches, pauses = searches.batches_of(session, ids), searches.pauses(session, ids)
+    ideators, annotated = use_of_ideators(session, ids), read_annotations(session, ids)
     metrics = {row.id: environments.manifest(session, row.environment_id).metric for row in rows}
-    specs = {each.batch_id: metrics[search] for search, of in finished.items() for each in of}
-    outcomes = outcomes_of_finished(context, session, specs)
+    every = [batch for of in batches.values() for batch in of]
+    outcomes = outcomes_of_finished(
+        context,
+        session,
+        {
+            batch.id: environments.manifest(session, batch.environment_id).metric
+            for batch in every
+            if batch.is_finished
+        },
+    )
+    used = {id_: outcome.usage for id_, outcome in outcomes.items()}
+    if unfinished := [batch.id for batch in every if not batch.is_finished]:
+        used |= usage_of_batches(session, unfinished)
     return [
         _search_body(
             row,
-            _best_by_epoch(finished.get(row.id, []), outcomes, metrics[row.id].direction),
+            _best_by_epoch(batches.get(row.id, []), outcomes, metrics[row.id].direction),
             pauses.get(row.id, []),
-            answers.get(row.id, (0, 0)),
-            [used.get((row.id, of_ideator), Usage()) for of_ideator in (True, False)],
+            ideators.get(row.id, IdeatorUse()),
+            total([used[batch.id] for batch in batches.get(row.id, []) if batch.id in used]),
             annotated.get(row.id, Annotation([], "")),
         )
         for row in rows
@@ -333,8 +344,8 @@ def _search_body(
     row: schema.Search,
     best: list[BestOfEpoch],
     pauses: Sequence[searches.Pause],
-    answers: tuple[int, int],
-    used: Sequence[Usage],
+    ideator: IdeatorUse,
+    executor_usage: Usage,
     annotation: Annotation,
 ) -> SearchBody:
     return SearchBody(
@@ -362,10 +373,10 @@ def _search_body(
             )
             for pause in pauses
         ],
-        ideator_usage=used[0],
-        executor_usage=used[1],
-        answers=answers[0],
-        answers_unread=answers[1],
+        ideator_usage=ideator.usage,
+        executor_usage=executor_usage,
+        answers=ideator.answers,
+        answers_unread=ideator.unread,
         driver=row.driver,
         metadata=row.labels,
         tags=annotation.tags,
@@ -376,22 +387,24 @@ def _search_body(
 
 
 def _best_by_epoch(
-    finished: Sequence[searches.FinishedEpoch],
+    batches: Sequence[searches.BatchOfSearch],
     outcomes: Mapping[str, BatchOutcome],
     direction: Direction,
 ) -> list[BestOfEpoch]:
     so_far: float | None = None
     found = []
-    for epoch in finished:
-        outcome = outcomes[epoch.batch_id]
+    for batch in batches:
+        if batch.epoch is None or not batch.is_finished:
+            continue
+        outcome = outcomes[batch.id]
         best = outcome.best
         metric = best.metric if best else None
         if metric is not None and (so_far is None or is_better(direction, metric, so_far)):
             so_far = metric
         found.append(
             BestOfEpoch(
-                epoch=epoch.number,
-                batch=epoch.batch_id,
+                epoch=batch.epoch,
+                batch=batch.id,
                 experiment=best.experiment if best else None,
                 metric=metric,
                 best_so_far=so_far,

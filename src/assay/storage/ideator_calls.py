@@ -6,10 +6,10 @@ places in the same epoch, and takes the answers that are here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 
-from sqlalchemy import case, func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from assay.contracts.caps import OwnerSpending
@@ -197,15 +197,3 @@ def of_search(
     while (found := session.execute(query.where(table.call_id > after)).one_or_none()) is not None:
         yield found[0], found[1]
         after = found[1].call_id
-
-
-def answer_counts(session: Session, search_ids: Sequence[str]) -> Mapping[str, tuple[int, int]]:
-    """For each search, how many answers are kept, and how many of them are unread in part."""
-    table = schema.IdeatorCall
-    unread = func.sum(case((table.unread > 0, 1), else_=0))
-    rows = session.execute(
-        select(table.search_id, func.count(), unread)
-        .where(table.search_id.in_(search_ids), table.text.is_not(None))
-        .group_by(table.search_id)
-    )
-    return {search: (total, some) for search, total, some in rows}

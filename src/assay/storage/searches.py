@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, and_, func, select, update
 from sqlalchemy.orm import Session
@@ -31,7 +31,7 @@ from assay.storage.database import Database
 from assay.storage.drivers import PAUSED, RESUMED
 from assay.storage.notices import note
 from assay.storage.outbox import Topic, post
-from assay.storage.rows import changed
+from assay.storage.rows import among, changed, run
 
 #: Types of a search's events, beside those of its pauses.
 EPOCH_DECIDED = "search.epoch_decided"
@@ -150,8 +150,7 @@ def pause_after(
     if any(found.data.get("epoch") == epoch and not found.is_error for found in known):
         return
     _refuse_ended(search)
-    numbers = {finished.number for finished in finished_epochs(session, [search_id])[search_id]}
-    if epoch not in numbers:
+    if epoch not in _finished_epochs(session, search_id):
         raise Conflict(f"epoch {epoch} of {search_id} is not finished", code="epoch_not_finished")
     tell(db, session, search_id, PAUSED, {"epoch": epoch, **request.model_dump(mode="json")})
 
@@ -182,7 +181,7 @@ def stop(
     if search.state != SearchState.RUNNING.value or search.holder != holder:
         return
     if not drivers.is_paused(session, held.search):
-        epoch = len(finished_epochs(session, [held.search])[held.search])
+        epoch = len(_finished_epochs(session, held.search))
         data = {"epoch": epoch, "reason": ERROR, "code": code, "message": message}
         tell(db, session, held.search, PAUSED, data)
     drivers.release(session, holder, held.search)
@@ -294,24 +293,27 @@ class Pause:
         return self.data.get("reason") == ERROR
 
 
+_PAUSES = (
+    select(
+        schema.SearchEvent.search_id,
+        schema.SearchEvent.type,
+        schema.SearchEvent.data,
+        schema.SearchEvent.created_at,
+    )
+    .where(among(schema.SearchEvent.search_id), schema.SearchEvent.type.in_([PAUSED, RESUMED]))
+    .order_by(schema.SearchEvent.id)
+)
+
+
 def pauses(session: Session, search_ids: Sequence[str]) -> Mapping[str, list[Pause]]:
     """For each search, its pauses in order. Resuming ends all that are open."""
-    table = schema.SearchEvent
-    rows = session.scalars(
-        select(table)
-        .where(table.search_id.in_(search_ids), table.type.in_([PAUSED, RESUMED]))
-        .order_by(table.id)
-    )
     found: dict[str, list[Pause]] = defaultdict(list)
-    for row in rows:
-        of = found[row.search_id]
-        if row.type == PAUSED:
-            of.append(Pause(row.data, row.created_at))
+    for search_id, kind, data, at in run(session, _PAUSES, ids=list(search_ids)):
+        of = found[search_id]
+        if kind == PAUSED:
+            of.append(Pause(data, at))
         else:
-            of[:] = [
-                each if each.resumed_at else replace(each, resumed_at=row.created_at)
-                for each in of
-            ]
+            of[:] = [each if each.resumed_at else replace(each, resumed_at=at) for each in of]
     return found
 
 
@@ -569,25 +571,39 @@ def _first_epoch(
     return EpochRow(row, state)
 
 
-@dataclass(frozen=True)
-class FinishedEpoch:
-    """The number of an epoch whose batch is finished, and the batch's id."""
+class BatchOfSearch(NamedTuple):
+    """A batch that belongs to a search. `epoch`: the number of the one it is the batch of; None
+    for a confirmation or a retry."""
 
-    number: int
-    batch_id: str
+    id: str
+    environment_id: str
+    is_finished: bool
+    epoch: int | None
 
 
-def finished_epochs(
-    session: Session, search_ids: Sequence[str]
-) -> Mapping[str, list[FinishedEpoch]]:
-    """For each search, its finished epochs in order, without their ideas."""
-    rows = session.execute(
-        select(schema.Epoch.search_id, schema.Epoch.number, schema.Batch.id)
-        .join(schema.Batch, schema.Batch.id == schema.Epoch.batch_id)
-        .where(schema.Epoch.search_id.in_(search_ids), schema.Batch.finished_at.is_not(None))
-        .order_by(schema.Epoch.number)
-    ).all()
-    found: dict[str, list[FinishedEpoch]] = defaultdict(list)
-    for search_id, number, batch_id in rows:
-        found[search_id].append(FinishedEpoch(number, batch_id))
+_BATCHES = (
+    select(
+        schema.Batch.search_id,
+        schema.Batch.id,
+        schema.Batch.environment_id,
+        schema.Batch.finished_at.is_not(None),
+        schema.Epoch.number,
+    )
+    .outerjoin(schema.Epoch, schema.Epoch.batch_id == schema.Batch.id)
+    .where(among(schema.Batch.search_id))
+    .order_by(schema.Epoch.number)
+)
+
+
+def batches_of(session: Session, search_ids: Sequence[str]) -> Mapping[str, list[BatchOfSearch]]:
+    """For each search, its batches, in the order of its epochs."""
+    found: dict[str, list[BatchOfSearch]] = defaultdict(list)
+    for search_id, *batch in run(session, _BATCHES, ids=list(search_ids)).all():
+        found[search_id].append(BatchOfSearch(*batch))
     return found
+
+
+def _finished_epochs(session: Session, search_id: str) -> list[int]:
+    """The numbers of a search's epochs whose batch is finished."""
+    found = batches_of(session, [search_id]).get(search_id, [])
+    return [each.epoch for each in found if each.is_finished and each.epoch is not None]
