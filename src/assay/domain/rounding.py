@@ -40,7 +40,11 @@ def resolution(value: float, standard_error: float | None = None) -> Decimal:
     significant digit where this is coarser. A standard error that is not a positive number says
     nothing and is ignored.
     """
-    exponent = -DIGITS if value == 0 else _exponent(value) - DIGITS + 1
+    return _resolution(_decimal(value), standard_error)
+
+
+def _resolution(exact: Decimal, standard_error: float | None) -> Decimal:
+    exponent = exact.adjusted() - DIGITS + 1 if exact else -DIGITS
     if standard_error is not None and math.isfinite(standard_error) and standard_error > 0:
         exponent = max(exponent, _exponent(standard_error) - 1)
     return Decimal(1).scaleb(exponent)
@@ -53,7 +57,8 @@ def shown(value: float, standard_error: float | None = None) -> float:
     """
     if not math.isfinite(value):
         return value
-    return _rounded(value, resolution(value, standard_error))
+    exact = _decimal(value)
+    return _to_step(exact, _resolution(exact, standard_error))
 
 
 def shown_or_none(value: float | None) -> float | None:
@@ -290,9 +295,13 @@ def _exponent(value: float) -> int:
 
 
 def _rounded(value: float, step: Decimal) -> float:
+    return _to_step(_decimal(value), step)
+
+
+def _to_step(exact: Decimal, step: Decimal) -> float:
     # On decimals, so that the result is the float nearest to the short decimal; adding zero makes
     # a negative zero positive.
-    return float(_decimal(value).quantize(step, ROUND_HALF_EVEN, _EVERY_FLOAT)) + 0.0
+    return float(exact.quantize(step, ROUND_HALF_EVEN, _EVERY_FLOAT)) + 0.0
 
 
 def _decimal(value: float) -> Decimal:
