@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
-from sqlalchemy import ColumnElement, and_, bindparam, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, bindparam, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from assay.storage import schema
 from assay.storage.database import Database
-from assay.storage.rows import get, run, table_of
+from assay.storage.rows import run, table_of
 from assay.storage.text import clean_text
 from assay.storage.types import clock
 
@@ -34,10 +36,20 @@ _INTERRUPT = (
 _INTERRUPT_ALL_OF = _INTERRUPT.where(
     schema.ModelCall.implementation_id == bindparam("implementation")
 )
-_FINISHED = (
-    update(table_of(schema.ModelCall))
-    .where(schema.ModelCall.id == bindparam("call"))
-    .values(finished_at=clock())
+_CALL = table_of(schema.ModelCall)
+_NEW = insert(_CALL).values(started_at=clock())
+_OF_SAMPLE = select(
+    _CALL.c.state,
+    _CALL.c.finished_at,
+    _CALL.c.input_tokens,
+    _CALL.c.cached_input_tokens,
+    _CALL.c.cache_write_tokens,
+    _CALL.c.output_tokens,
+    _CALL.c.cost_usd,
+).where(
+    _CALL.c.implementation_id == bindparam("implementation"),
+    _CALL.c.sample == bindparam("of"),
+    _CALL.c.revision == bindparam("time"),
 )
 
 
@@ -89,42 +101,42 @@ class CallEnd:
     request_id: str | None = None
 
 
+_END = (
+    update(_CALL)
+    .where(_CALL.c.id == bindparam("call"), _CALL.c.finished_at.is_(None))
+    .values(
+        {part.name: bindparam(part.name) for part in fields(CallEnd)} | {"finished_at": clock()}
+    )
+)
+
+
 def before(session: Session, payer: Payer, start: CallStart) -> None:
     """Record that a request is about to be sent."""
-    session.add(
-        schema.ModelCall(
-            id=start.id,
-            owner=payer.owner,
-            search_id=payer.search,
-            batch_id=payer.batch,
-            implementation_id=payer.implementation,
-            sample=start.sample,
-            revision=start.revision,
-            number=start.number,
-            model=start.model,
-            request_hash=start.request_hash,
-            prompt_version=start.prompt_version,
-            state="calling",
-            reserved_usd=start.reserved_usd,
-            is_replay=start.is_replay,
-            started_at=clock(),
-        )
+    run(
+        session,
+        _NEW,
+        id=start.id,
+        owner=payer.owner,
+        search_id=payer.search,
+        batch_id=payer.batch,
+        implementation_id=payer.implementation,
+        sample=start.sample,
+        revision=start.revision,
+        number=start.number,
+        model=start.model,
+        request_hash=start.request_hash,
+        prompt_version=start.prompt_version,
+        state="calling",
+        reserved_usd=start.reserved_usd,
+        is_replay=start.is_replay,
     )
 
 
 def after(session: Session, call_id: str, end: CallEnd) -> None:
-    """Record what came of a request. Tells the sample's totals as well."""
-    row = get(session, schema.ModelCall, call_id, "call")
-    if row.finished_at is not None:
-        return  # another process took the idea over, and counted this call as interrupted
-    row.state, row.code = end.state, end.code
-    row.message = clean_text(end.message[:_MAX_MESSAGE]) if end.message else None
-    row.input_tokens, row.output_tokens = end.input_tokens, end.output_tokens
-    row.cached_input_tokens = end.cached_input_tokens
-    row.cache_write_tokens = end.cache_write_tokens
-    row.is_estimate, row.cost_usd = end.is_estimate, end.cost_usd
-    row.seconds, row.request_id = end.seconds, end.request_id
-    run(session, _FINISHED, call=call_id)
+    """Record what came of a request, unless it is over: another process took the idea over, and
+    counted the request as interrupted."""
+    message = clean_text(end.message[:_MAX_MESSAGE]) if end.message else None
+    run(session, _END, call=call_id, **asdict(end) | {"message": message})
 
 
 def interrupt(session: Session, which: ColumnElement[bool]) -> int:
@@ -159,17 +171,7 @@ def sweep(db: Database, session: Session) -> int:
 
 def of_sample(
     session: Session, implementation_id: str, sample: int, revision: int
-) -> list[schema.ModelCall]:
-    """All requests of one sample and revision, oldest first."""
-    table = schema.ModelCall
-    return list(
-        session.scalars(
-            select(table)
-            .where(
-                table.implementation_id == implementation_id,
-                table.sample == sample,
-                table.revision == revision,
-            )
-            .order_by(table.started_at, table.id)
-        )
-    )
+) -> Sequence[Row[Any]]:
+    """What all requests of one sample and revision came to."""
+    values = {"implementation": implementation_id, "of": sample, "time": revision}
+    return run(session, _OF_SAMPLE, **values).all()

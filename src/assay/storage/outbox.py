@@ -95,6 +95,8 @@ class Relay:
     """
 
     BUNCH = 100
+    #: Messages that one delivery takes.
+    MOST = 1_000
 
     def __init__(self, db: Database, dispatcher: Dispatcher) -> None:
         self._db = db
@@ -115,7 +117,7 @@ class Relay:
             rows = session.execute(
                 select(table.id, table.topic, table.key)
                 .order_by(table.id)
-                .limit(self.BUNCH * 10)
+                .limit(self.MOST)
                 .with_for_update(skip_locked=True)
             ).all()
             if not rows:
@@ -128,7 +130,7 @@ class Relay:
         # One writer at a time: a lower id never commits later.
         last = max(self._sent, default=0)
         with self._db.read() as session:
-            rows = run(session, _AFTER, last=last, most=self.BUNCH * 10).all()
+            rows = run(session, _AFTER, last=last, most=self.MOST).all()
         self._send([(row.topic, row.key) for row in rows])
         self._sent.update(row.id for row in rows)
         if len(self._sent) >= self.BUNCH:
@@ -199,9 +201,12 @@ class RelayLoop:
             has_news = self._news.wait(self._poll_seconds)
             self._news.clear()
             try:
-                while self._relay.deliver():
+                delivered = self._relay.deliver()
+                if delivered:
                     self._note(None)
                     self._stopping.wait(_PAUSE)
+                if delivered >= self._relay.MOST:
+                    self._news.set()
                 if not has_news:
                     self._relay.tidy()
             except Unavailable as error:

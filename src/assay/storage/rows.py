@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from sqlalchemy import (
     CursorResult,
     Dialect,
     Executable,
+    Insert,
     String,
     Table,
     Text,
@@ -27,6 +29,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from assay.domain.errors import NotFound
 from assay.storage.schema import Base
+from assay.storage.types import clock
 
 T = TypeVar("T", bound=Base)
 
@@ -109,19 +112,29 @@ def _among_sqlite(element: _Among, compiler: Any, **options: Any) -> str:
     return f"{column} IN (SELECT value FROM json_each({ids}))"
 
 
-def insert_missing(session: Session, model: type[Base], rows: list[dict[str, Any]]) -> int:
-    """Insert rows whose keys are not there yet; leave the others alone. Returns how many."""
+def insert_missing(
+    session: Session, model: type[Base], rows: list[dict[str, Any]], *, at: tuple[str, ...] = ()
+) -> int:
+    """Insert rows whose keys are not there yet; leave the others alone. Returns how many.
+
+    Columns named in `at` get the time by the database's clock.
+    """
     if not rows:
         return 0
-    table = table_of(model)
-    dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
     session.flush()  # rows that these refer to
-    outcome = session.connection().execute(
-        dialect.insert(table).values(rows).on_conflict_do_nothing(),
-        # Without it, the number of rows that an INSERT made is not kept (it reads -1).
-        execution_options={"preserve_rowcount": True},
-    )
-    return outcome.rowcount
+    statement = _insert_missing(model, session.get_bind().dialect.name, at)
+    return session.connection().execute(statement, rows).rowcount
+
+
+@functools.cache
+def _insert_missing(model: type[Base], dialect: str, at: tuple[str, ...]) -> Insert:
+    """Rows are its parameters: an INSERT that holds them itself is compiled every time."""
+    insert = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    # Without the option, the number of rows that an INSERT made is not kept (it reads -1).
+    statement = insert(table_of(model)).on_conflict_do_nothing()
+    if at:
+        statement = statement.values({column: clock() for column in at})
+    return statement.execution_options(preserve_rowcount=True)
 
 
 def table_of(model: type[Base]) -> Table:

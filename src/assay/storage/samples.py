@@ -8,17 +8,51 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Boolean, Update, bindparam, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
+from assay.domain.errors import NotFound
 from assay.domain.failure_codes import Code, FailureCode
 from assay.storage import calls, schema
 from assay.storage.database import Database
-from assay.storage.rows import get
+from assay.storage.rows import run, table_of
 from assay.storage.text import clean_text
 
 Key = tuple[str, int, int]
+
+_SAMPLE = table_of(schema.Sample)
+_NEW = insert(_SAMPLE)
+_CHANGE = update(_SAMPLE).where(
+    _SAMPLE.c.implementation_id == bindparam("of"),
+    _SAMPLE.c.sample == bindparam("number"),
+    _SAMPLE.c.revision == bindparam("time"),
+)
+_CALLING = _CHANGE.values(state="calling", tries=_SAMPLE.c.tries + 1)
+_ANSWERED = _CHANGE.values(
+    {"state": "answered"} | {name: bindparam(name) for name in ("code", "answer", "thinking")}
+)
+_SMOKING = _CHANGE.values(smoke_id=bindparam("smoke_id"), fitted=True)
+_ENDED = _CHANGE.values(
+    fitted=or_(_SAMPLE.c.fitted, bindparam("was_fitted", type_=Boolean)),
+    **{
+        name: bindparam(name)
+        for name in (
+            *("state", "code", "patch_log", "diff", "finished_at"),
+            *("tries", "interrupted", "cached_input_tokens", "input_tokens", "output_tokens"),
+            "cost_usd",
+        )
+    },
+)
+_OPEN = (
+    select(_SAMPLE.c.sample, _SAMPLE.c.revision)
+    .where(
+        _SAMPLE.c.implementation_id == bindparam("of"),
+        _SAMPLE.c.state.in_(("calling", "answered")),
+    )
+    .order_by(_SAMPLE.c.sample, _SAMPLE.c.revision)
+)
 
 
 @dataclass(frozen=True)
@@ -56,69 +90,88 @@ def calling(
     db: Database, session: Session, key: Key, prompt_version: str, *, is_repair: bool = False
 ) -> None:
     """A request is about to be sent, maybe again."""
-    row = session.get(schema.Sample, key)
-    if row is None:
-        implementation, sample, revision = key
-        row = schema.Sample(
-            implementation_id=implementation,
-            sample=sample,
-            revision=revision,
-            state="calling",
-            prompt_version=prompt_version,
-            is_repair=is_repair,
-            started_at=db.now(session),
-        )
-        session.add(row)
-    row.state, row.tries = "calling", (row.tries or 0) + 1
+    if run(session, _CALLING, **_named(key)).rowcount:
+        return
+    implementation, sample, revision = key
+    run(
+        session,
+        _NEW,
+        implementation_id=implementation,
+        sample=sample,
+        revision=revision,
+        state="calling",
+        prompt_version=prompt_version,
+        is_repair=is_repair,
+        tries=1,
+        started_at=db.now(session),
+    )
 
 
 def answered(session: Session, key: Key, answer: Answer) -> None:
     """The answer is here, and will not be asked for again."""
-    row = get(session, schema.Sample, key, "sample")
-    row.state, row.code = "answered", answer.code and str(answer.code)
-    row.answer, row.thinking = clean_text(answer.text), clean_text(answer.thinking)
+    _change(
+        session,
+        _ANSWERED,
+        key,
+        code=answer.code and str(answer.code),
+        answer=clean_text(answer.text),
+        thinking=clean_text(answer.thinking),
+    )
 
 
 def smoking(session: Session, key: Key, measurement_id: str) -> None:
     """Its codebase is being tried on a worker."""
-    row = get(session, schema.Sample, key, "sample")
-    row.smoke_id, row.fitted = measurement_id, True
+    _change(session, _SMOKING, key, smoke_id=measurement_id)
 
 
 def ended(db: Database, session: Session, key: Key, verdict: Verdict) -> None:
     """Nothing more is done for this sample and revision; its totals are those of its calls."""
-    row = get(session, schema.Sample, key, "sample")
-    row.state, row.code = verdict.state, verdict.code and str(verdict.code)
-    row.patch_log, row.diff = clean_text(verdict.log), clean_text(verdict.diff)
-    row.fitted = row.fitted or verdict.fitted
-    row.finished_at = db.now(session)
-    total(session, row)
+    _change(
+        session,
+        _ENDED,
+        key,
+        state=verdict.state,
+        code=verdict.code and str(verdict.code),
+        patch_log=clean_text(verdict.log),
+        diff=clean_text(verdict.diff),
+        was_fitted=verdict.fitted,
+        finished_at=db.now(session),
+        **_totals(session, key),
+    )
+
+
+def _change(session: Session, statement: Update, key: Key, **values: Any) -> None:
+    if not run(session, statement, **_named(key), **values).rowcount:
+        raise NotFound(f"sample {key!r} was not found")
+
+
+def _named(key: Key) -> dict[str, Any]:
+    return dict(zip(("of", "number", "time"), key, strict=True))
 
 
 def close(db: Database, session: Session, implementation_id: str) -> None:
     """End what is left of an implementation that has ended: siblings of the winner that were
     asked, or had answered, when their process died."""
     calls.interrupt_all_of(session, implementation_id)
-    for row in of(session, implementation_id):
-        if row.state in ("calling", "answered"):
-            key = (row.implementation_id, row.sample, row.revision)
-            ended(db, session, key, Verdict("cancelled"))
+    for row in run(session, _OPEN, of=implementation_id).mappings().all():
+        key = (implementation_id, row["sample"], row["revision"])
+        ended(db, session, key, Verdict("cancelled"))
 
 
-def total(session: Session, row: schema.Sample) -> None:
+def _totals(session: Session, key: Key) -> dict[str, Any]:
     """Add the calls of a sample up; its cost is unknown if that of one is."""
-    session.flush()
-    made = calls.of_sample(session, row.implementation_id, row.sample, row.revision)
-    ended_calls = [call for call in made if call.finished_at is not None]
-    row.tries = len(made)
-    row.interrupted = sum(call.state == "interrupted" for call in made)
-    row.cached_input_tokens = sum(call.cached_input_tokens for call in ended_calls)
-    row.input_tokens = row.cached_input_tokens + sum(
-        call.input_tokens + call.cache_write_tokens for call in ended_calls
-    )
-    row.output_tokens = sum(call.output_tokens for call in ended_calls)
-    known = [call.cost_usd for call in ended_calls if call.cost_usd is not None]
-    row.cost_usd = sum(known, Decimal(0)) if len(known) == len(ended_calls) else None
+    made = calls.of_sample(session, *key)
+    over = [call for call in made if call.finished_at is not None]
+    known = [call.cost_usd for call in over if call.cost_usd is not None]
+    cached = sum(call.cached_input_tokens for call in over)
+    return {
+        "tries": len(made),
+        "interrupted": sum(call.state == calls.INTERRUPTED for call in made),
+        "cached_input_tokens": cached,
+        "input_tokens": cached + sum(call.input_tokens + call.cache_write_tokens for call in over),
+        "output_tokens": sum(call.output_tokens for call in over),
+        "cost_usd": sum(known, Decimal(0)) if len(known) == len(over) else None,
+    }
 
 
 def last_revision(session: Session, implementation_id: str, sample: int) -> int:

@@ -29,7 +29,6 @@ from assay.storage.database import Database
 from assay.storage.outbox import Topic, post
 from assay.storage.rows import changed, insert_missing
 from assay.storage.text import clean_json, clean_text
-from assay.storage.types import clock
 
 ACTIVE, DISABLED = "active", "disabled"
 #: An owner's webhooks. Each event is stored once per webhook, in the transaction that makes it.
@@ -137,10 +136,8 @@ def _add(
         "state": _PENDING,
         "attempts": 0,
         "attempts_before": 0,
-        "next_at": clock(),
-        "created_at": clock(),
     }
-    if insert_missing(session, schema.Delivery, [row]):
+    if insert_missing(session, schema.Delivery, [row], at=("next_at", "created_at")):
         post(session, Topic.WEBHOOK, webhook_id)
     return str(row["id"])
 
@@ -203,8 +200,8 @@ def tell_of_batch(session: Session, batch_id: str) -> None:
     ).one()
     confirms = batch.kind == MeasurementKind.CONFIRM.value
     if confirms and _wanting(session, batch.owner, WebhookEvent.EXPERIMENT_CONFIRMED):
-        row = {"batch_id": batch_id, "looks": 0, "next_at": clock()}
-        insert_missing(session, schema.Unjudged, [row])
+        row = {"batch_id": batch_id, "looks": 0}
+        insert_missing(session, schema.Unjudged, [row], at=("next_at",))
         post(session, Topic.WEBHOOK, _UNJUDGED)
     if batch.epoch is not None or not _wanting(session, batch.owner, WebhookEvent.BATCH_FINISHED):
         return
