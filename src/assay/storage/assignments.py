@@ -92,7 +92,7 @@ def assign(
     return list(attempts.values())
 
 
-def _take(session: Session, ids: list[str]) -> Sequence[Row[Any]]:
+def _take(session: Session, ids: list[str]) -> Sequence[Row[*tuple[Any, ...]]]:
     """Compare-and-swap from queued to running."""
     return run(session, _TAKE, ids=ids).all()
 

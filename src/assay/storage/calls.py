@@ -171,7 +171,7 @@ def sweep(db: Database, session: Session) -> int:
 
 def of_sample(
     session: Session, implementation_id: str, sample: int, revision: int
-) -> Sequence[Row[Any]]:
+) -> Sequence[Row[*tuple[Any, ...]]]:
     """What all requests of one sample and revision came to."""
     values = {"implementation": implementation_id, "of": sample, "time": revision}
     return run(session, _OF_SAMPLE, **values).all()

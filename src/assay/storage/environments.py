@@ -75,7 +75,8 @@ def add_codebase(
         "canonical": canonical,
         "created_at": db.now(session),
     }
-    insert_missing(session, schema.Codebase, [row])
+    if insert_missing(session, schema.Codebase, [row]):
+        return sha256
     known = session.get(schema.Codebase, sha256)
     return sha256 if known is not None else find_same_code(session, canonical) or sha256
 

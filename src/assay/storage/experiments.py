@@ -79,6 +79,35 @@ _DECIDED = (
     )
     .order_by(schema.Experiment.id, schema.Measurement.seed, schema.Measurement.id)
 )
+_DECIDING = (
+    select(schema.Measurement.state, schema.Measurement.failure)
+    .join(
+        schema.ExperimentMeasurement,
+        schema.ExperimentMeasurement.measurement_id == schema.Measurement.id,
+    )
+    .where(
+        schema.ExperimentMeasurement.experiment_id == bindparam("experiment"),
+        schema.ExperimentMeasurement.role == repairs.SCORE,
+    )
+    .order_by(schema.Measurement.seed, schema.Measurement.id)
+)
+#: Those that measurements decide which have just started.
+_START = (
+    update(table_of(schema.Experiment))
+    .where(
+        schema.Experiment.id.in_(
+            select(schema.ExperimentMeasurement.experiment_id).where(
+                schema.ExperimentMeasurement.measurement_id.in_(
+                    bindparam("measurements", expanding=True)
+                ),
+                schema.ExperimentMeasurement.role == repairs.SCORE,
+            )
+        ),
+        schema.Experiment.state.not_in([*_TERMINAL, ExperimentState.RUNNING.value]),
+    )
+    .values(state=ExperimentState.RUNNING.value)
+    .returning(schema.Experiment.id, schema.Experiment.batch_id)
+)
 
 
 def move(
@@ -182,30 +211,17 @@ def refresh_for_measurement(session: Session, measurement_id: str) -> None:
 
 def start(db: Database, session: Session, measurement_ids: Sequence[str]) -> None:
     """Bring experiments up to date whose measurements have just started to run."""
-    link, table = schema.ExperimentMeasurement, schema.Experiment
-    linked = select(link.experiment_id).where(
-        link.measurement_id.in_(measurement_ids), link.role == repairs.SCORE
-    )
-    started = session.execute(
-        update(table)
-        .where(
-            table.id.in_(linked),
-            table.state.not_in([*_TERMINAL, ExperimentState.RUNNING.value]),
-        )
-        .values(state=ExperimentState.RUNNING.value)
-        .returning(table.id, table.batch_id),
-        execution_options={"synchronize_session": False},
-    ).all()
+    started = run(session, _START, measurements=list(measurement_ids)).all()
     _tell_all(db, session, started, ExperimentState.RUNNING)
 
 
 def _tell_all(
-    db: Database, session: Session, moved: Sequence[Row[str, str]], state: ExperimentState
+    db: Database, session: Session, moved: Sequence[Row[*tuple[Any, ...]]], state: ExperimentState
 ) -> None:
     """Write an event for each of these: the id of an experiment, and of its batch. See `tell`."""
     if not moved:
         return
-    batch_ids = sorted({batch_id for _, batch_id in moved})
+    batch_ids = sorted({row.batch_id for row in moved})
     _raise_versions(session, batch_ids)
     for batch_id in batch_ids:
         note(session, batch_id)
@@ -214,32 +230,26 @@ def _tell_all(
         insert(schema.Event),
         [
             {
-                "batch_id": batch_id,
-                "experiment_id": experiment_id,
+                "batch_id": row.batch_id,
+                "experiment_id": row.id,
                 "type": "experiment.changed",
                 "data": {"state": state.value},
                 "created_at": now,
             }
-            for experiment_id, batch_id in moved
+            for row in moved
         ],
     )
 
 
 def refresh(session: Session, experiment_id: str, current: ExperimentState) -> None:
     """Derive an experiment's state from its measurements."""
-    measured = session.execute(
-        select(schema.Measurement.state, schema.Measurement.failure)
-        .join(
-            schema.ExperimentMeasurement,
-            schema.ExperimentMeasurement.measurement_id == schema.Measurement.id,
-        )
-        .where(
-            schema.ExperimentMeasurement.experiment_id == experiment_id,
-            schema.ExperimentMeasurement.role == repairs.SCORE,
-        )
-        .order_by(schema.Measurement.seed, schema.Measurement.id)
-    ).all()
-    _decide(session, experiment_id, current, [(MeasurementState(s), f) for s, f in measured])
+    measured = run(session, _DECIDING, experiment=experiment_id)
+    _decide(
+        session,
+        experiment_id,
+        current,
+        [(MeasurementState(row.state), row.failure) for row in measured],
+    )
 
 
 def _decide(

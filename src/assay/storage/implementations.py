@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, bindparam, case, func, or_, select, update
+from sqlalchemy import bindparam, case, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from assay.contracts.batch import BatchOptions
@@ -49,6 +49,32 @@ _WAITING = [ExperimentState.SUBMITTED.value, ExperimentState.IMPLEMENTING.value]
 LOCAL = "local"
 LEASE = timedelta(seconds=30)
 _IMPLEMENTATION = table_of(schema.Implementation)
+_STATE = select(schema.Experiment.state).where(schema.Experiment.id == bindparam("experiment"))
+#: What an experiment is of; its environment's codebase is the baseline.
+_SETTING = (
+    select(schema.Batch, schema.Idea, schema.Environment.codebase)
+    .select_from(schema.Experiment)
+    .join(schema.Batch, schema.Batch.id == schema.Experiment.batch_id)
+    .join(schema.Idea, schema.Idea.id == schema.Experiment.idea_id)
+    .join(schema.Environment, schema.Environment.id == schema.Batch.environment_id)
+    .where(schema.Experiment.id == bindparam("experiment"))
+)
+#: Nobody else holds it. A holder that was restarted under its own name goes on at once.
+_FREE = or_(
+    _IMPLEMENTATION.c.holder.is_(None),
+    _IMPLEMENTATION.c.holder == bindparam("by"),
+    _IMPLEMENTATION.c.lease_expires_at <= bindparam("now"),
+)
+_TAKE_UP = (
+    update(_IMPLEMENTATION)
+    .where(
+        _IMPLEMENTATION.c.experiment_id == bindparam("experiment"),
+        _IMPLEMENTATION.c.finished_at.is_(None),
+        _FREE,
+    )
+    .values(state="implementing", holder=bindparam("by"), lease_expires_at=bindparam("until"))
+    .returning(_IMPLEMENTATION.c.id)
+)
 #: Changes nothing, and locks the row if it is still its holder's.
 _HOLD = (
     update(_IMPLEMENTATION)
@@ -134,20 +160,12 @@ def begin(
     experiment = session.get(schema.Experiment, experiment_id, with_for_update={"key_share": True})
     if experiment is None or experiment.state not in _WAITING:
         return None
-    batch = get(session, schema.Batch, experiment.batch_id, "batch")
+    batch, idea, baseline = session.execute(_SETTING, {"experiment": experiment_id}).one()
     if batch.state == BatchState.CANCELLED.value:  # and its experiments are about to be
         return None
     now = db.now(session)
-    implementation = session.execute(
-        update(schema.Implementation)
-        .where(
-            schema.Implementation.experiment_id == experiment_id,
-            schema.Implementation.finished_at.is_(None),
-            _free(holder, now),
-        )
-        .values(state="implementing", holder=holder, lease_expires_at=now + ttl)
-        .returning(schema.Implementation.id),
-        execution_options={"synchronize_session": False},
+    implementation = run(
+        session, _TAKE_UP, experiment=experiment_id, by=holder, now=now, until=now + ttl
     ).scalar_one_or_none()
     if implementation is None:
         return None
@@ -157,8 +175,6 @@ def begin(
     else:
         calls.interrupt_all_of(session, implementation)
     options = caps.options_of(batch)
-    environment = get(session, schema.Environment, batch.environment_id, "environment")
-    idea = get(session, schema.Idea, experiment.idea_id, "idea")
     base = bases.base_of(idea)
     return Work(
         experiment=experiment_id,
@@ -166,10 +182,10 @@ def begin(
         implementation=implementation,
         holder=holder,
         owner=batch.owner,
-        environment_id=environment.id,
-        manifest=environments.manifest(session, environment.id),
-        baseline_codebase=environment.codebase,
-        base_codebase=base.codebase if base else environment.codebase,
+        environment_id=batch.environment_id,
+        manifest=environments.manifest(session, batch.environment_id),
+        baseline_codebase=baseline,
+        base_codebase=base.codebase if base else baseline,
         profile=batch.profile,
         on=conditions.of_batch(session, batch),
         executor=batch.executor,
@@ -197,12 +213,6 @@ def _given_codebase(session: Session, idea: schema.Idea) -> str | None:
     if earlier is None:
         return idea.codebase_id
     return get(session, schema.Experiment, earlier, "experiment").codebase_id
-
-
-def _free(holder: str, now: datetime) -> ColumnElement[bool]:
-    """Nobody else holds it. A holder that was restarted under its own name goes on at once."""
-    table = schema.Implementation
-    return or_(table.holder.is_(None), table.holder == holder, table.lease_expires_at <= now)
 
 
 class Waiting(NamedTuple):
@@ -253,7 +263,7 @@ def unfinished(
             schema.Experiment.id.not_in(known),
             schema.Experiment.batch_id.not_in(full),
             schema.Batch.owner.not_in(full),
-            _free(holder, db.now(session)),
+            _FREE,
         )
         .subquery()
         .c
@@ -264,7 +274,8 @@ def unfinished(
     rows = session.execute(
         select(found.id, found.batch_id, found.owner, found.priority)
         .order_by(turn, found.place, found.id)
-        .limit(limit)
+        .limit(limit),
+        {"by": holder, "now": db.now(session)},
     )
     return [Waiting(*row) for row in rows]
 
@@ -314,10 +325,7 @@ def check_held(session: Session, work: Work) -> None:
 
 def is_wanted(session: Session, experiment_id: str) -> bool:
     """False once the experiment is terminal, for example cancelled."""
-    state = session.scalars(
-        select(schema.Experiment.state).where(schema.Experiment.id == experiment_id)
-    ).one()
-    return state not in _TERMINAL
+    return run(session, _STATE, experiment=experiment_id).scalar_one() not in _TERMINAL
 
 
 def terms_of(work: Work, *, more_priority: int = 0) -> Terms:

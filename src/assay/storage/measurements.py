@@ -25,7 +25,7 @@ from assay.domain.states import (
 from assay.storage import baselines, conditions, disclosure, experiments, schema, shapes, software
 from assay.storage.database import Database
 from assay.storage.outbox import Topic, post, post_all
-from assay.storage.rows import among, changed, insert_missing, run
+from assay.storage.rows import among, changed, insert_missing, run, table_of
 from assay.storage.text import clean_json
 from assay.storage.types import clock
 
@@ -38,6 +38,14 @@ RETRY_AFTER = timedelta(seconds=10)
 LONGEST_RETRY_AFTER = timedelta(minutes=5)
 _MOST_DOUBLINGS = 10
 _TERMINAL = [s.value for s in TERMINAL_MEASUREMENT]
+_SETTLE = (
+    update(table_of(schema.Measurement))
+    .where(
+        schema.Measurement.id == bindparam("measurement"),
+        schema.Measurement.state.not_in(_TERMINAL),
+    )
+    .values(state=bindparam("as_"), failure=bindparam("because"), finished_at=clock())
+)
 _LOCK_MEASUREMENTS = (
     select(schema.Measurement.id)
     .where(schema.Measurement.id.in_(bindparam("ids", expanding=True)))
@@ -407,15 +415,12 @@ def settle(
     failure: Failure | None = None,
 ) -> None:
     """Put a measurement into a terminal state, if it is not in one, and tell its experiments."""
-    changed(
+    run(
         session,
-        update(schema.Measurement)
-        .where(schema.Measurement.id == measurement_id, schema.Measurement.state.not_in(_TERMINAL))
-        .values(
-            state=state.value,
-            failure=clean_json(failure.as_dict()) if failure else None,
-            finished_at=clock(),
-        ),
+        _SETTLE,
+        measurement=measurement_id,
+        as_=state.value,
+        because=clean_json(failure.as_dict()) if failure else None,
     )
     experiments.refresh_for_measurement(session, measurement_id)
 

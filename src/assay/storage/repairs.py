@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
 from assay.domain.failure_codes import FailureCode
@@ -26,6 +26,9 @@ from assay.storage.types import clock
 EARLY = timedelta(minutes=5)
 #: What a measurement is to an experiment.
 SCORE, SMOKE, REPLACED = "score", "smoke", "replaced"
+_PENDING = select(schema.Repair).where(
+    schema.Repair.experiment_id == bindparam("experiment"), schema.Repair.state == "open"
+)
 
 
 @dataclass(frozen=True)
@@ -117,11 +120,7 @@ def _early_crash(session: Session, experiment_id: str) -> str | None:
 
 def pending(session: Session, experiment_id: str) -> Repair | None:
     """The repair that is to be made now, if any."""
-    row = session.scalars(
-        select(schema.Repair).where(
-            schema.Repair.experiment_id == experiment_id, schema.Repair.state == "open"
-        )
-    ).one_or_none()
+    row = session.scalars(_PENDING, {"experiment": experiment_id}).one_or_none()
     if row is None:
         return None
     return Repair(
