@@ -135,7 +135,8 @@ def freeze_loaded() -> None:
     """Leave what is loaded by now to the end of the process.
 
     A collection of all objects looks at modules, models and statements too, which are there for
-    good, and holds every thread up for 150 ms each time.
+    good, and holds every thread up for 150 ms each time. Collecting goes on, if it was off.
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
