@@ -21,8 +21,10 @@ from assay.llm.interface import ModelError, RateLimited, Usage
 from assay.llm.names import ModelName
 
 #: The last calls that are looked at, and how many refusals among them mean that it is too many:
-#: single refusals come and go, and are answered by that call's own pause.
-RECENT, TOO_MANY = 16, 5
+#: single refusals come and go, and are answered by that call's own pause. Where every tenth call
+#: is refused by chance, eight of 24 come once in 600 looks, and five of 16 once in 60: that kept
+#: the window at two thirds.
+RECENT, TOO_MANY = 24, 8
 SHRINK = 0.7
 #: Up to this share of the window that was refused, it opens with every call that comes through;
 #: beyond, only by one per window of calls.

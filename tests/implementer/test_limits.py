@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -128,6 +130,26 @@ def test_single_refusals_do_not_narrow_it() -> None:
 
     seconds, _ = run(main())
     assert seconds < 1.15 * 640 / 64 * 20
+
+
+def test_refusals_by_chance_hardly_narrow_it() -> None:
+    async def one(line: Line, chance: random.Random) -> None:
+        while True:
+            ticket = await line.enter("a", 10)
+            if chance.random() < 0.1:
+                line.leave(ticket, RateLimited("slower", retry_after_s=2.0), Usage())
+                await asyncio.sleep(2.0)
+                continue
+            await asyncio.sleep(20 * chance.lognormvariate(0, 0.5))
+            return line.leave(ticket, None, DONE)
+
+    async def main(seed: int) -> float:
+        line, chance = Line(ModelLimits(concurrent_calls=64)), random.Random(seed)
+        await together(*(one(line, chance) for _ in range(1280)))
+        return line.window
+
+    windows = [run(main(seed)) for seed in range(12)]
+    assert fmean(windows) > 0.9 * 64, windows
 
 
 def test_a_refusal_of_many_holds_all_back_for_as_long_as_was_asked() -> None:
