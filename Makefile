@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 	@echo "bench-NAME          A benchmark: api, budgets, confirmation, crowd, discrimination, environments, evaluation,"
-	@echo "                    overhead, execution-rate, gpu, patching, sandbox, scheduler, search, seeded-faults, slots, syscalls, verdicts"
+	@echo "                    overhead, execution-rate, gpu, patching, sandbox, scheduler, search, seeded-faults, shares, slots, syscalls, verdicts"
 
 install: $(VENV)/.installed-$(TORCH) ## Create .venv and install everything (TORCH=cuda for a GPU)
 
