@@ -289,7 +289,7 @@ def test_pages_show_a_note_as_text_and_edit_it_by_a_form(api: TestClient, kind: 
     page = api.get(path).text
     for markup in ("<script>alert", "<b>bold", "</textarea></p>"):
         assert markup not in page
-    assert '<li class="tag">a/b</li>' in page
+    assert '<li><a class="tag" href="/tags?tag=a%2Fb">a/b</a></li>' in page
     shown, edited = (
         page.partition(start)[2].partition(end)[0]
         for start, end in (('<p class="prose-idea">&lt;', "</p>"), ('maxlength="10000">', "</tex"))

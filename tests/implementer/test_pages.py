@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from pydantic import SecretStr
@@ -60,6 +61,7 @@ def pages_of(service: Service) -> list[str]:
         f"/compare?experiment={service.experiments[0]}&experiment={service.experiments[1]}",
         "/environments",
         "/environments/count",
+        "/tags",
         "/workers",
         "/failures",
         f"/failures?search={found['search_id']}",
@@ -120,6 +122,40 @@ def test_metadata_and_settings_are_shown_as_text(service: Service) -> None:
         assert "<script>alert" not in text
         assert "\x1b" not in text
         assert "\u202e" not in text
+
+
+def test_a_tag_leads_to_what_has_it(scored: Service) -> None:
+    api, search, (first, second) = scored.api, scored.found["search_id"], scored.experiments
+    for tag in ("warmup/cosine", ".."):
+        for path in (f"/v1/searches/{search}", f"/v1/experiments/{first}"):
+            assert api.patch(path, json={"tags": ["other", tag]}).status_code == 200
+        link = f'href="/tags?{urlencode({"tag": tag})}"'
+        batch_id = scored.found["batch_id"]
+        for path in ("/", f"/searches/{search}", f"/experiments/{first}", f"/batches/{batch_id}"):
+            assert link in api.get(path).text, path
+        page = api.get("/tags", params={"tag": tag}).text
+        assert f'href="/searches/{search}"' in page
+        assert f'href="/experiments/{first}"' in page
+        assert f'href="/experiments/{second}"' not in page
+    assert f'href="?{urlencode({"tag": "other"})}">other 2</a>' in api.get("/tags").text
+    assert 'href="/tags"' in api.get("/").text
+    nothing = api.get("/tags?tag=unused")
+    assert nothing.status_code == 200
+    assert "No search has this tag" in nothing.text
+    assert "No experiment has this tag" in nothing.text
+    assert api.get("/tags", params={"tag": "<script>"}).status_code == 400
+
+
+def test_tags_are_their_owners(locked: TestClient) -> None:
+    ann, bob = ({"Authorization": f"Bearer {key.get_secret_value()}"} for key in KEYS.values())
+    made = locked.post("/v1/batches", json=batch(), headers=ann).json()["id"]
+    listed = locked.get("/v1/experiments", params={"batch": made}, headers=ann).json()["data"]
+    path = f"/v1/experiments/{listed[0]['id']}"
+    assert locked.patch(path, json={"tags": ["secret"]}, headers=ann).status_code == 200
+    assert listed[0]["id"] in locked.get("/tags?tag=secret", headers=ann).text
+    assert "secret" in locked.get("/tags", headers=ann).text
+    assert listed[0]["id"] not in locked.get("/tags?tag=secret", headers=bob).text
+    assert "secret" not in locked.get("/tags", headers=bob).text
 
 
 def test_text_of_an_idea_cannot_end_the_data_of_a_chart(service: Service) -> None:

@@ -62,6 +62,8 @@ class Filling:
         measurement = self.world.implement(first.id, f"a = {self.rounds}\n")
         self.world.measure(measurement)
         self.api.post(f"/v1/experiments/{second.id}/cancel")
+        for tagged in (f"searches/{search}", f"experiments/{first.id}"):
+            self.api.patch(f"/v1/{tagged}", json={"tags": ["each", f"round-{self.rounds}"]})
 
     def round(self) -> None:
         """One more epoch, search, open batch, host and kind of hardware."""
@@ -94,6 +96,7 @@ PATHS: dict[str, Callable[[Filling], str]] = {
     "workers page": lambda _: "/workers",
     "environment page": lambda _: "/environments/count",
     "failures page": lambda _: "/failures",
+    "tag page": lambda _: "/tags?tag=each",
 }
 
 

@@ -19,6 +19,7 @@ from services.implementer.pages import (
     searches,
     starting,
     submission,
+    tags,
     workers,
 )
 from services.implementer.pages.rendering import STATIC
@@ -43,6 +44,7 @@ def install(app: FastAPI) -> None:
         batches,
         experiments,
         environments,
+        tags,
         workers,
         failures,
         comparison,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -27,6 +27,7 @@ from assay.domain.states import (
     WorkerState,
 )
 from assay.storage import disclosure, environments, repairs, schema
+from assay.storage.annotations import read_annotations
 from assay.storage.funnel import Line, latest_of
 from services.implementer.views.calls import dollars
 
@@ -56,6 +57,7 @@ class WorkSummary:
     finished_at: datetime | None
     epochs: int | None = None
     epochs_finished: int | None = None
+    tags: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -95,9 +97,13 @@ def overview_body(session: Session, owner: str, limit: int = LATEST) -> Overview
     of_searches = _Sums.of(session, batch.search_id, [row.id for row in searches])
     of_batches = _Sums.of(session, batch.id, [row.id for row in batches])
     epochs = _epochs_finished(session, [row.id for row in searches])
+    annotations = read_annotations(session, [row.id for row in searches])
     return OverviewBody(
         searches=[
-            _summary(session, row, of_searches, row.epochs, epochs.get(row.id, 0))
+            replace(
+                _summary(session, row, of_searches, row.epochs, epochs.get(row.id, 0)),
+                tags=annotations[row.id].tags if row.id in annotations else (),
+            )
             for row in searches
         ],
         batches=[_summary(session, row, of_batches) for row in batches],

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, delete, select, update
+from sqlalchemy import Select, delete, func, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from assay.storage import schema
@@ -61,3 +61,16 @@ def tagged(
     return query.join(table, table.subject_id == subject_id).where(
         table.owner == owner, table.name == tag
     )
+
+
+def count_tags(session: Session, owner: str, limit: int) -> list[tuple[str, int]]:
+    """Return the owner's tags and how many experiments and searches have each, most used first."""
+    table, number = schema.Tag, func.count()
+    rows = session.execute(
+        select(table.name, number)
+        .where(table.owner == owner)
+        .group_by(table.name)
+        .order_by(number.desc(), table.name)
+        .limit(limit)
+    )
+    return [(name, used) for name, used in rows]
