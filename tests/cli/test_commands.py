@@ -699,6 +699,8 @@ def test_the_queue(cli: Cli) -> None:
     assert "Implementing" not in words
     assert "No scheduler runs" in shown.err
     assert cli("queue", "--json").json["data"]["measuring"][0]["unit"] == "GPUs"
+    cli.service.measuring[0] |= {"total": 0, "under_way": 0}
+    assert "Measuring on h: no worker of this class" in " ".join(cli("queue").out.split())
 
 
 @pytest.mark.parametrize(

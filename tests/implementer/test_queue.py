@@ -183,3 +183,105 @@ def test_a_batch_leaves_places_for_the_next_and_an_owner_for_another() -> None:
     assert set(places.full()) == {"a", "b", "c", "owner"}
     places.add("owner", "a", -48)
     assert set(places.full()) == set()
+
+
+def test_the_page_of_workers_says_whose_each_attempt_is(world: World, catalog: Catalog) -> None:
+    """A baseline was called 'Baseline, or an experiment of another owner', on any service."""
+    mine = world.submit("an idea of mine", baseline_seeds=1, seeds=[0])
+    (experiment,) = world.experiments(mine)
+    scored = world.implement(experiment.id, "a = 1\n")
+    theirs = world.submit("a secret idea", owner="other", baseline_seeds=0, seeds=[0])
+    (other,) = world.experiments(theirs)
+    with world.db.read() as session:
+        unmodified = session.get_one(schema.Environment, world.environment).codebase
+        table = schema.Measurement
+        baseline = session.scalars(
+            select(table.id).where(table.codebase_id == unmodified, table.seed == 0)
+        ).one()
+    with served(world, catalog) as client:
+        for measurement in (scored, baseline, world.implement(other.id, "b = 1\n")):
+            assert world.assign(measurement) is not None
+        page = client.get("/workers").text
+    assert "or an experiment of another owner" not in page
+    assert page.count("Baseline of count · tiny<") == 1
+    assert page.count("Another owner's experiment<") == 1
+    assert f'<a href="/experiments/{experiment.id}">an idea of mine</a>' in page
+    assert "secret" not in page
+
+
+def test_the_page_of_workers_links_what_confirms(world: World, catalog: Catalog) -> None:
+    first = world.submit("an idea", baseline_seeds=0, seeds=[0])
+    (experiment,) = world.experiments(first)
+    world.measure(world.implement(experiment.id, "a = 1\n"))
+    with served(world, catalog) as client:
+        made = client.post(f"/v1/experiments/{experiment.id}/confirm", json={"seeds": 1})
+        assert made.status_code == 202, made.text
+        (confirming,) = world.experiments(made.json()["id"])
+        with world.db.write() as session:
+            work = implementations.begin(world.db, session, confirming.id)
+            assert work is not None
+            assert work.given is not None
+            implementations.succeed(world.db, session, work, None, work.given)
+        with world.db.read() as session:
+            table = schema.Measurement
+            queued = session.scalars(
+                select(table.id).where(table.kind == "confirm").order_by(table.seed.desc())
+            ).all()
+        own = world.measurements(confirming.id)
+        for measurement in (*own, next(each for each in queued if each not in own)):
+            assert world.assign(measurement) is not None
+        page = client.get("/workers").text
+    assert f'<a href="/experiments/{confirming.id}">an idea</a>' in page
+    assert page.count("Baseline of count · tiny, for confirmations<") == 1
+
+
+def test_the_page_of_workers_says_for_which_batch_a_base_is_measured(
+    world: World, catalog: Catalog
+) -> None:
+    (experiment,) = world.experiments(world.submit("an idea", baseline_seeds=0, seeds=[0]))
+    world.measure(world.implement(experiment.id, "a = 1\n"))
+    with served(world, catalog) as client:
+        made = client.post(
+            "/v1/batches",
+            json={
+                "environment": "count", "profile": "tiny", "ideas": [{"text": "more"}],
+                "base": experiment.id, "options": {"baseline_seeds": 3},
+            },
+        )  # fmt: skip
+        assert made.status_code == 202, made.text
+        with world.db.read() as session:
+            codebase = session.get_one(schema.Experiment, experiment.id).codebase_id
+            table = schema.Measurement
+            base = session.scalars(
+                select(table.id).where(table.codebase_id == codebase, table.seed == 2)
+            ).one()
+        assert world.assign(base) is not None
+        page = client.get("/workers").text
+    assert f'Base of the ideas in <a href="/batches/{made.json()["id"]}">' in page
+
+
+def test_the_page_of_workers_does_not_count_what_is_not_there(
+    world: World, catalog: Catalog
+) -> None:
+    scheduler(world)
+    submit(world, 1)
+    with world.db.write() as session:
+        session.scalars(select(schema.Shape)).one().gpus = 1
+        cordons.cordon(world.db, session, world.worker, "new disk")
+    with served(world, catalog) as client:
+        (stage,) = read(client).measuring
+        page = client.get("/workers").text
+    assert (stage.total, stage.unit) == (0, "GPUs")
+    assert "of 0 " not in page
+    assert "no worker of this class" in page
+    assert "<b>Due</b>" in page
+
+
+def test_a_bound_says_that_it_is_one(world: World, catalog: Catalog) -> None:
+    clock = scheduler(world)
+    submit(world, 9)
+    with served(world, catalog) as client:
+        clock.tick()
+        (stage,) = read(client).measuring
+        assert "uses its whole budget" in stage.next[0].why
+        assert "at the latest" in stage.next[0].why

@@ -428,8 +428,9 @@ def implementation_costs(session: Session, batch_ids: Sequence[str]) -> dict[str
 class RunningAttempt:
     """An attempt that holds resources of a worker, and whose it is.
 
-    `experiment` is None where no experiment of the owner waits for it: it is a baseline's, or
-    another owner's.
+    `experiment` is None where no experiment of the owner waits for it. Then it is the baseline's,
+    as `is_baseline` says, or that of a base, and `base_of` is the owner's latest
+    batch that builds on it. Else it was asked for by itself, by the owner (`yours`) or another.
     """
 
     attempt: str
@@ -444,8 +445,11 @@ class RunningAttempt:
     gpus: int
     memory_bytes: int
     started_at: datetime | None
+    is_baseline: bool
+    yours: bool
     experiment: str | None
     title: str | None
+    base_of: str | None
 
 
 def running_attempts(session: Session, owner: str) -> list[RunningAttempt]:
@@ -459,6 +463,19 @@ def running_attempts(session: Session, owner: str) -> list[RunningAttempt]:
         .where(batch.owner == owner)
         .group_by(link.measurement_id)
         .subquery()
+    )
+    # A baseline or a base is measured for a batch: no experiment is linked to it.
+    base_of = (
+        select(func.max(batch.id))
+        .join(schema.Idea, schema.Idea.batch_id == batch.id)
+        .where(
+            batch.owner == owner,
+            batch.environment_id == table.environment_id,
+            batch.profile == table.profile,
+            schema.Idea.base_id == table.codebase_id,
+        )
+        .correlate(table)
+        .scalar_subquery()
     )
     rows: Any = session.execute(
         select(
@@ -474,10 +491,14 @@ def running_attempts(session: Session, owner: str) -> list[RunningAttempt]:
             attempt.gpus,
             attempt.memory_bytes,
             attempt.started_at,
+            schema.Environment.codebase == table.codebase_id,
+            table.owner == owner,
             own.c.experiment,
             schema.Idea.text,
+            base_of,
         )
         .join(table, table.id == attempt.measurement_id)
+        .join(schema.Environment, schema.Environment.id == table.environment_id)
         .outerjoin(own, own.c.measurement_id == table.id)
         .outerjoin(experiment, experiment.id == own.c.experiment)
         .outerjoin(schema.Idea, schema.Idea.id == experiment.idea_id)

@@ -264,7 +264,7 @@ def _class_stage(
     gpus = sum(supply.total[1] for supply in supplies)
     return MeasuringStage(
         hardware_class=hardware_class,
-        unit="GPUs" if gpus else "CPUs",
+        unit="GPUs" if gpus or (not cpus and any(each.gpus for _, each in next_)) else "CPUs",
         total=gpus or cpus,
         under_way=held.total(),
         owners=shares,
@@ -318,7 +318,11 @@ class _Says:
         if not self._scheduled:
             return "no_scheduler", "no scheduler runs; start one with `assay scheduler`"
         until = _moment(each.at)
-        later = f", until {until:%H:%M:%S} UTC at the latest" if until else ""
+        later = (
+            f"; at the latest until {until:%H:%M:%S} UTC, if what runs uses its whole budget"
+            if until
+            else ""
+        )
         name = self._names.get(each.worker or "", each.worker)
         said = {
             Reason.STARTS: f"it starts now on {name}",

@@ -48,7 +48,7 @@ def _shares(title: str, stage: QueueStage) -> Table:
     made = table(
         "who",
         *right,
-        title=f"{title}: {stage.under_way} of {stage.total} {stage.unit} in use",
+        title=f"{title}: {_in_use(stage)}",
         right=right,
     )
     for share in stage.owners:
@@ -56,6 +56,12 @@ def _shares(title: str, stage: QueueStage) -> Table:
         for batch in stage.batches if share.owner is not None else ():
             made.add_row(*map(cell, _batch_row(batch)))
     return made
+
+
+def _in_use(stage: QueueStage) -> str:
+    if not stage.total:
+        return "no worker of this class"
+    return f"{stage.under_way} of {stage.total} {stage.unit} in use"
 
 
 def _owner_row(share: QueueShare) -> tuple[object, ...]:
