@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -255,3 +256,27 @@ def test_a_batch_that_asks_again_shares_results(world: World) -> None:
     (measurement,) = world.measurements(name)
     world.measure(measurement)
     assert world.measurements(experiment(world, again=True)) == [measurement]
+
+
+# -- pages ----------------------------------------------------------------------------------------
+
+
+def test_the_pages_of_a_failure_and_its_retry_lead_to_each_other(
+    api: TestClient, world: World
+) -> None:
+    first, _ = failed(world)
+    offer = f'action="/experiments/{first}/retry"'
+    assert offer in api.get(f"/experiments/{first}").text
+    made = retry(api, "experiments", first)["id"]
+    page = api.get(f"/experiments/{first}").text
+    assert re.search(rf'Retried as <a href="/experiments/{made}">.*?</a> .*?>submitted<', page)
+    assert offer not in page, "asking again would give the same one"
+    again = api.get(f"/experiments/{made}").text
+    assert f'<dt>Retries</dt><dd><a href="/experiments/{first}">' in again
+    assert "Builds on" not in again
+    assert "with parents" not in again
+    (measurement,) = take_codebase(world, made)
+    world.measure(measurement, CRASHED)
+    page = api.get(f"/experiments/{first}").text
+    assert re.search(rf'Retried as <a href="/experiments/{made}">.*?</a> .*?>failed<', page)
+    assert offer in page, "the next retry would be another one"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 from fastapi import Request, Response
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from assay.analysis.text import clean
 from assay.contracts.batch import ConfirmRequest, ExperimentBody
 from assay.domain.errors import InvalidInput
-from assay.domain.states import TERMINAL_EXPERIMENT
+from assay.domain.states import TERMINAL_EXPERIMENT, ExperimentState
 from assay.storage import environments, logs, schema
 from assay.storage.rows import get
 from services.implementer import telemetry
@@ -33,6 +35,7 @@ router = page_router()
 #: Of a log, the end that a page holds; the rest is behind a link.
 _LOG_BYTES = 48 << 10
 _MOST_SEEDS = 64
+_ENDED_BADLY = (ExperimentState.FAILED.value, ExperimentState.CANCELLED.value)
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ def experiment(
             session, get(session, schema.Implementation, body.implementation, "implementation")
         )
         of_batch = batch_body(context, session, batch)
+        retried = _states(session, body.retried_as)
     listed = measurements_api.list_(
         context, owner, PageRequest(_MOST_SEEDS, None), experiment=experiment_id
     )
@@ -79,11 +83,24 @@ def experiment(
         metric=metric,
         implementation=implementation,
         measurements=listed.data,
+        retried=retried,
+        # A retry that waits, runs or has succeeded is the answer to every later one.
+        may_retry=not retried or retried[-1][1] in _ENDED_BADLY,
         diff=_diff(body, context, owner),
         logs=_logs(context, body, owner),
         key=secrets.token_urlsafe(12),
         address=str(request.base_url).rstrip("/"),
     )
+
+
+def _states(session: Session, ids: Sequence[str]) -> list[tuple[str, str]]:
+    """Return these experiments, in this order, and the state of each."""
+    if not ids:
+        return []
+    table = schema.Experiment
+    rows = session.execute(select(table.id, table.state).where(table.id.in_(ids)))
+    states = dict(rows.all())
+    return [(id_, states[id_]) for id_ in ids]
 
 
 def _diff(body: ExperimentBody, context: Context, owner: str) -> Diff | None:

@@ -576,8 +576,8 @@ def _origin(body: ExperimentBody) -> list[str]:
     from assay.cli.reproducing import describe_agreement
 
     lines = []
-    if body.idea.parents:
-        lines.append(f"builds on {', '.join(body.idea.parents)}")
+    if body.idea.builds_on:
+        lines.append(f"builds on {', '.join(body.idea.builds_on)}")
     if body.idea.codebase:
         lines.append("its codebase was submitted as it is; no model was asked")
     if body.idea.confirms:

@@ -520,6 +520,12 @@ class IdeaBody(Resource):
         [], description="Earlier ideas in nearly the same words, most alike first."
     )
 
+    @property
+    def builds_on(self) -> list[str]:
+        """Return the parents whose code it changes: not the one that it only measures again."""
+        again = (self.confirms, self.retries, self.reproduces)
+        return [parent for parent in self.parents if parent not in again]
+
 
 class SimilarBody(Resource):
     """An earlier idea in nearly the same words."""
