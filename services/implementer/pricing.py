@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.contracts.batch import BatchRequest
+from assay.domain.failure_codes import FailureCode
 from assay.domain.isolation import NO_MODEL
 from assay.domain.states import MeasurementKind
 from assay.environments.catalog import Environment
 from assay.llm.names import ModelName
+from assay.llm.offline import literal
 from assay.llm.prices import estimate
 from assay.storage.baselines import seeds_of
 from assay.storage.bases import distinct
@@ -26,10 +29,12 @@ def dry_run(
     """The answer to `?dry_run=true`: what would be done, and for how much.
 
     `base_measurements` are those of all bases; what was measured before is not repeated.
+    `warnings` name fields that will make an experiment fail.
     """
     environment, based_on = checked
     profile, options = environment.profile(request.profile), request.options
     seeds = seeds_of(profile, options.model_dump(), kind_of(request).baseline)
+    files = _files(context, checked)
     return {
         "object": "dry_run",
         "environment": environment.id,
@@ -37,13 +42,14 @@ def dry_run(
         "ideas": len(request.ideas),
         "measurements": len(request.ideas) * len(set(request.options.seeds)),
         "base_measurements": len(distinct(based_on)) * len(seeds),
-        "cost_usd": cost_range(request, _characters(context, checked)),
+        "cost_usd": cost_range(request, _characters(files)),
         "gpu_hours": gpu_hours(request, environment),
         "max_cost_usd": None
         if request.options.max_cost_usd is None
         else dollars(request.options.max_cost_usd),
         "max_gpu_hours": request.options.max_gpu_hours,
         "similar": _similar(context, request, checked, owner),
+        "warnings": _warnings(context, request, files),
     }
 
 
@@ -76,15 +82,39 @@ def _similar(
     ]
 
 
-def _characters(context: Context, checked: Checked) -> int:
-    """The size of the code that an idea changes, on average over the ideas."""
-    own = sum(map(len, checked.environment.codebase.values()))
-    sizes = {
-        base.codebase: sum(map(len, get_codebase(context.store, base.codebase).values()))
+def _files(context: Context, checked: Checked) -> list[Mapping[str, str]]:
+    """The files that each idea changes; those of a base are read once."""
+    of_bases = {
+        base.codebase: get_codebase(context.store, base.codebase)
         for base in distinct(checked.based_on)
     }
-    each = [own if base is None else sizes[base.codebase] for base in checked.based_on]
-    return sum(each) // len(each)
+    own = checked.environment.codebase
+    return [own if base is None else of_bases[base.codebase] for base in checked.based_on]
+
+
+def _characters(files: Sequence[Mapping[str, str]]) -> int:
+    """The size of the code that an idea changes, on average over the ideas."""
+    sizes = {id(each): sum(map(len, each.values())) for each in files}
+    return sum(sizes[id(each)] for each in files) // len(files)
+
+
+def _warnings(
+    context: Context, request: BatchRequest, files: Sequence[Mapping[str, str]]
+) -> list[dict[str, str]]:
+    """What will fail as it stands. It is not refused: a failure is a result, too."""
+    if request.executor != literal.NAME or context.settings.replay is not None:
+        return []
+    return [
+        {
+            "pointer": f"/ideas/{place}/text",
+            "code": FailureCode.NO_DIFF,
+            "message": f"this will fail with {FailureCode.NO_DIFF}, since {literal.NAME} only "
+            f"carries out edits and {why}; write the edit as a SEARCH/REPLACE block that names "
+            "its file, or choose a model as `executor`",
+        }
+        for place, (idea, of) in enumerate(zip(request.ideas, files, strict=True))
+        if idea.confirms is None and (why := literal.why_no_edit(idea.text, of)) is not None
+    ]
 
 
 def cost_range(request: BatchRequest, codebase_characters: int) -> dict[str, str | None]:

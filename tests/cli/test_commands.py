@@ -117,6 +117,14 @@ def test_a_dry_run_stores_nothing(cli: Cli, ideas: str) -> None:
     assert cli.service.batches == {}
 
 
+def test_a_dry_run_shows_its_warnings(cli: Cli, ideas: str) -> None:
+    warning = {"pointer": "/ideas/0/text", "code": "no_diff", "message": "choose a model"}
+    cli.service.priced = {"warnings": [warning] * 7}
+    out = cli("batch", "submit", ideas, *SUBMIT, "--dry-run").out
+    assert out.count("warning: /ideas/0/text: choose a model") == 5
+    assert "and 2 more warnings" in out
+
+
 def test_a_timeout_is_124_and_cancels_nothing(cli: Cli, ideas: str) -> None:
     cli.service.unfinished = True
     answer = cli("batch", "submit", ideas, *SUBMIT, "--wait", "--timeout", "0.2", "--json")

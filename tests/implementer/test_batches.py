@@ -94,6 +94,33 @@ def test_dry_run_prices_and_stores_nothing(api: TestClient) -> None:
     assert api.get("/v1/batches").json()["data"] == []
 
 
+EDIT = """[Experiment] Start at one.
+[Code Changes] In `train.py`:
+<<<<<<< SEARCH
+a = 0
+=======
+a = 1
+>>>>>>> REPLACE
+[End]"""
+UNREADABLE = EDIT.replace(">>>>>>> REPLACE\n", "")
+
+
+def test_a_dry_run_warns_of_ideas_that_nobody_can_implement(api: TestClient) -> None:
+    """It passed ideas in plain words, which then failed with `no_diff`."""
+    asked = batch("Start at one.", EDIT, UNREADABLE)
+    said = api.post("/v1/batches?dry_run=true", json=asked).json()["warnings"]
+    assert [(each["pointer"], each["code"]) for each in said] == [
+        ("/ideas/0/text", "no_diff"),
+        ("/ideas/2/text", "no_diff"),
+    ]
+    for each in said:
+        assert "SEARCH/REPLACE" in each["message"]
+        assert "choose a model" in each["message"]
+    assert "no SEARCH/REPLACE block" in said[0]["message"]
+    assert "cannot be read" in said[1]["message"]
+    assert api.post("/v1/batches", json=asked).status_code == 202, "it warns, and refuses nothing"
+
+
 def test_lists_are_paged_by_cursor(api: TestClient) -> None:
     made = [submit(api, f"idea {i}")["id"] for i in range(5)]
     seen: list[str] = []

@@ -35,6 +35,15 @@ _EMPTY = {
     "base": "",
 }
 
+_EXAMPLE = """[Experiment] Take smaller steps.
+[Code Changes] In `search.py`:
+<<<<<<< SEARCH
+STEP = 0.6
+=======
+STEP = 0.15
+>>>>>>> REPLACE
+[End]"""
+
 
 @router.get("/submit")
 def ask(
@@ -95,6 +104,7 @@ def _form(
         environments=environments_api.list_(context).data,
         wrong=wrong or [],
         priced=priced,
+        example=_EXAMPLE,
     )
 
 

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: Warnings of a dry run that are shown; `--json` has all.
+_WARNINGS = 5
+
 app = typer.Typer(name="batch", no_args_is_help=True, help="Ideas submitted together.")
 
 Batch = Annotated[
@@ -168,6 +171,10 @@ def _check(client: Client, out: Output, request: BatchRequest) -> None:
     if hours is not None and most is not None and hours > most:
         lines.append(f"that may be more than the {most:g} GPU-hours of --max-gpu-hours")
     lines += foreseen_alike(said.get("similar") or [], request.options.novelty)
+    warnings = said.get("warnings") or []
+    lines += [f"warning: {each['pointer']}: {each['message']}" for each in warnings[:_WARNINGS]]
+    if len(warnings) > _WARNINGS:
+        lines.append(f"and {counted(len(warnings) - _WARNINGS, 'more warning')}")
     out.changed(request.environment, "\n".join(lines), detail=said, dry_run=True)
 
 

@@ -41,7 +41,8 @@ class Batches(Group):
         """Have a batch checked and priced; nothing is stored.
 
         The answer has `ideas`, `measurements`, `cost_usd` (`low` and `high`, null if unknown),
-        `gpu_hours`, and `similar`: ideas in nearly the words of earlier ones, by position.
+        `gpu_hours`, `similar`: ideas in nearly the words of earlier ones, by position, and
+        `warnings`: fields that will make an experiment fail (`pointer`, `code`, `message`).
         """
         response = self._http.request("POST", self.path, query={"dry_run": True}, body=request)
         return TypeAdapter(dict[str, Any]).validate_json(response.content)

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from assay.domain.ids import new_id
@@ -68,13 +68,28 @@ class LiteralImplementer:
         """Nothing to close."""
 
 
-def _answer(request: ImplementRequest) -> str:
-    code_changes = read_idea(request.idea_text).code_changes or request.idea_text
+def why_no_edit(idea_text: str, names: Iterable[str]) -> str | None:
+    """Return why an idea spells out no edit of files with these names; None if it spells out one.
+
+    Whether an edit fits is not looked at.
+    """
     try:
-        blocks = read_blocks(code_changes.split("\n"), request.files)
+        return None if _blocks(idea_text, names) else "the text holds no SEARCH/REPLACE block"
+    except PatchRefused as refused:
+        return f"its edits cannot be read: {refused.log.rstrip('.')}"
+
+
+def _blocks(idea_text: str, names: Iterable[str]) -> list[Block]:
+    """Return the edits that an idea spells out. Raises PatchRefused if they cannot be read."""
+    code_changes = read_idea(idea_text).code_changes or idea_text
+    return [block for block in read_blocks(code_changes.split("\n"), names) if block.path]
+
+
+def _answer(request: ImplementRequest) -> str:
+    try:
+        blocks = _blocks(request.idea_text, request.files)
     except PatchRefused as refused:
         return f"The idea's edits cannot be read. {refused.log}"
-    blocks = [block for block in blocks if block.path]
     if not blocks:
         return _CANNOT
     after, left = _carry_out(request.files, blocks)
