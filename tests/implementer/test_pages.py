@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from html import unescape
 from typing import Any
 from urllib.parse import urlencode
 
@@ -122,6 +123,20 @@ def test_metadata_and_settings_are_shown_as_text(service: Service) -> None:
         assert "<script>alert" not in text
         assert "\x1b" not in text
         assert "\u202e" not in text
+
+
+def test_a_failure_is_shown_with_who_is_to_blame(scored: Service) -> None:
+    for measurement in scored.implement(scored.experiments[1], "b = 1\n"):
+        failure = {"stage": "train", "code": "crashed", "message": "ValueError"}
+        scored.finish(measurement, state="failed", failure=failure)
+    batch_id = scored.found["batch_id"]
+    said = "train: crashed</a>, blame: the idea or its code"
+    assert said in scored.api.get(f"/batches/{batch_id}").text
+    assert (
+        "blame: the idea or its code"
+        in scored.api.get(f"/experiments/{scored.experiments[1]}").text
+    )
+    assert "Blame: the idea or its code" in scored.api.get("/failures").text
 
 
 def test_a_tag_leads_to_what_has_it(scored: Service) -> None:
@@ -250,6 +265,22 @@ def test_ideas_are_priced_then_submitted_once(api: TestClient) -> None:
         api.post("/submit", data={**fields, "action": "submit"}, headers=HERE)
     (made,) = api.get("/v1/batches").json()["data"]
     assert (made["counts"]["total"], made["options"]["seeds"]) == (2, [0, 1])
+
+
+def test_ideas_that_will_fail_are_warned_of_before_they_are_submitted(api: TestClient) -> None:
+    empty = api.get("/submit").text
+    assert "&lt;&lt;&lt;&lt;&lt;&lt;&lt; SEARCH" in empty
+    assert 'href="/docs/quickstart#your-own-ideas"' in empty
+    (example,) = re.findall(r"<pre[^>]*><code>(.*?)</code>", empty, re.DOTALL)
+    fields = {"profile": "count/tiny", "executor": "offline:literal", "seeds": "0",
+              "action": "check"}  # fmt: skip
+    prose = api.post("/submit", data={**fields, "ideas": "Count in twos."}, headers=HERE).text
+    assert "<code>/ideas/0/text</code>" in prose
+    assert "choose a model" in prose
+    assert 'class="note good"' not in prose
+    edit = api.post("/submit", data={**fields, "ideas": unescape(example)}, headers=HERE).text
+    assert "/ideas/0/text" not in edit
+    assert 'class="note good"' in edit
 
 
 def test_a_wrong_form_says_which_field_and_submits_nothing(api: TestClient) -> None:

@@ -10,24 +10,15 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from assay.contracts.report import ExecutionRow
-from assay.domain.failure_codes import Blame, rules_for
+from assay.domain.failure_codes import rules_for
 from assay.storage.funnel import Scope
 from services.implementer.dependencies import ContextDep, IdQuery, NameQuery, OwnerDep
-from services.implementer.pages.rendering import render
+from services.implementer.pages.rendering import WHOSE, render
 from services.implementer.pages.routing import page_router
 from services.implementer.routers import reports
 from services.implementer.views.dashboard import FailureExample, failure_examples
 
 router = page_router()
-_WHOSE = {
-    Blame.IDEA: "the idea or its code",
-    Blame.ENVIRONMENT: "the environment",
-    Blame.HOST: "a worker or its host",
-    Blame.SERVICE: "Assay or a provider",
-    Blame.SETTINGS: "your settings",
-    Blame.NOBODY: "nobody",
-    Blame.UNCLEAR: "unclear: the host or the code",
-}
 
 
 @dataclass(frozen=True)
@@ -90,8 +81,6 @@ def _causes(
         rules = rules_for(code, stage)
         meaning = Markup(parser.renderInline(rules.meaning.replace("](", "](/docs/")))
         found.append(
-            Cause(
-                stage, code, count, _WHOSE[rules.blame], meaning, examples.get((stage, code), [])
-            )
+            Cause(stage, code, count, WHOSE[rules.blame], meaning, examples.get((stage, code), []))
         )
     return found

@@ -26,7 +26,7 @@ from assay.analysis.text import (
     format_verdict,
     idea_title,
 )
-from assay.domain.failure_codes import read_code, rules_for
+from assay.domain.failure_codes import Blame, read_code, rules_for
 from assay.domain.states import FailureStage
 
 STATIC = Path(__file__).parent / "static"
@@ -44,6 +44,16 @@ POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
+#: Who is to blame, in words.
+WHOSE = {
+    Blame.IDEA: "the idea or its code",
+    Blame.ENVIRONMENT: "the environment",
+    Blame.HOST: "a worker or its host",
+    Blame.SERVICE: "Assay or a provider",
+    Blame.SETTINGS: "your settings",
+    Blame.NOBODY: "nobody",
+    Blame.UNCLEAR: "unclear: the host or the code",
+}
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -170,4 +180,4 @@ def query(parameters: dict[str, Any]) -> str:
 
 def blame(code: str, stage: str) -> str:
     """Return who has to change something before this failure can end differently."""
-    return rules_for(read_code(code), FailureStage(stage)).blame.value
+    return WHOSE[rules_for(read_code(code), FailureStage(stage)).blame]
