@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script> hostile"
 WAIT = 60_000
 _IS_TOO_WIDE = "document.documentElement.scrollWidth > innerWidth"
+_NAV_IS_CUT = "(n => n.scrollWidth > n.clientWidth + 1)(document.querySelector('.top nav'))"
 #: What reaches beyond the window, outside of what scrolls by itself.
 _BEYOND = """[...document.querySelectorAll("body *")]
   .filter((e) => e.getBoundingClientRect().right > innerWidth + 1)
@@ -118,6 +119,7 @@ def test_every_page_fits_and_asks_nothing_of_others(
         beyond = page.evaluate(_BEYOND) if page.evaluate(_IS_TOO_WIDE) else None
         assert beyond is None, (path, beyond)
         expect(page.locator("h1").first).to_be_visible()
+        assert page.evaluate(_NAV_IS_CUT) is False, path
     assert (watched.complaints, watched.outside) == ([], [])
     page.close()
 

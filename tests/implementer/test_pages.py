@@ -125,6 +125,22 @@ def test_metadata_and_settings_are_shown_as_text(service: Service) -> None:
         assert "\u202e" not in text
 
 
+def test_a_confirmation_of_a_search_leads_to_it(scored: Service) -> None:
+    search = scored.found["search_id"]
+    asked = {"seeds": 2, "search": search}
+    path = f"/v1/experiments/{scored.experiments[0]}/confirm"
+    made = scored.api.post(path, json=asked).json()["id"]
+    (head,) = re.findall(r"<h1>(.*?)</h1>", scored.api.get(f"/batches/{made}").text)
+    assert f'<a href="/experiments/{scored.experiments[0]}">Idea 0.</a>' in head
+    assert f'of the search <a href="/searches/{search}">' in head
+
+
+def test_the_navigation_says_what_its_links_do(api: TestClient) -> None:
+    page = api.get("/environments").text
+    for path, name in (("/start", "New search"), ("/submit", "Submit ideas")):
+        assert re.search(rf'<a href="{path}"[^>]*>{name}</a>', page)
+
+
 def test_a_failure_is_shown_with_who_is_to_blame(scored: Service) -> None:
     for measurement in scored.implement(scored.experiments[1], "b = 1\n"):
         failure = {"stage": "train", "code": "crashed", "message": "ValueError"}
@@ -359,6 +375,11 @@ def test_a_result_is_confirmed_from_its_page(scored: Service) -> None:
     assert answer.status_code == 303, answer.text
     made = answer.headers["location"].removeprefix("/batches/")
     assert scored.api.get(f"/v1/batches/{made}").json()["kind"] == "confirm"
+    link = f'<a href="/experiments/{scored.experiments[0]}">Idea 0.</a>'
+    page = scored.api.get(f"/batches/{made}").text
+    assert f"confirmation of {link}" in page
+    assert "<title>Confirmation of Idea 0." in page
+    assert f"confirms {link}" in scored.api.get("/").text
     assert scored.api.post(path, data={"seeds": "999"}, headers=HERE).status_code == 422
 
 

@@ -24,6 +24,7 @@ from services.implementer.pages.routing import page_router, see
 from services.implementer.routers import batches as api
 from services.implementer.routers import experiments as experiments_api
 from services.implementer.views.batches import batch_body
+from services.implementer.views.dashboard import confirmed_by
 
 router = page_router()
 StateQuery = Annotated[ExperimentState | None, Query()]
@@ -43,6 +44,7 @@ def batch(
         row = owned_batch(session, batch_id, owner)
         body = batch_body(context, session, row)
         metric = environments.manifest(session, row.environment_id).metric
+        confirms = confirmed_by(session, [batch_id]).get(batch_id)
     page = PageRequest(MAX_PAGE, cursor)
     found = experiments_api.list_(context, owner, page, batch=batch_id, state=state)
     direction = Direction(metric.direction)
@@ -53,6 +55,7 @@ def batch(
         owner=owner,
         batch=body,
         metric=metric,
+        confirms=confirms,
         rows=rank(found.data, direction) if is_whole else found.data,
         leads=leads(found.data) if is_whole and state is None else None,
         next_cursor=found.next_cursor,

@@ -58,6 +58,7 @@ class WorkSummary:
     epochs: int | None = None
     epochs_finished: int | None = None
     tags: Sequence[str] = ()
+    confirms: Confirmed | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,33 @@ class Capacity:
     cpus_held: int
     gpus: int
     gpus_held: int
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """What a batch confirms: so many results, and the first of them with its idea."""
+
+    number: int
+    experiment: str
+    text: str
+
+
+def confirmed_by(session: Session, batch_ids: Sequence[str]) -> dict[str, Confirmed]:
+    """Return what these batches confirm, for those that confirm something."""
+    table = schema.Idea
+    confirming = (table.batch_id.in_(batch_ids), table.confirms.is_not(None))
+    first = (
+        select(table.batch_id, func.count().label("number"), func.min(table.id).label("idea"))
+        .where(*confirming)
+        .group_by(table.batch_id)
+        .subquery()
+    ).c
+    rows = session.execute(
+        select(first.batch_id, first.number, table.confirms, table.text).join(
+            table, table.id == first.idea
+        )
+    )
+    return {id_: Confirmed(number, of, text) for id_, number, of, text in rows if of is not None}
 
 
 @dataclass(frozen=True)
@@ -98,6 +126,7 @@ def overview_body(session: Session, owner: str, limit: int = LATEST) -> Overview
     of_batches = _Sums.of(session, batch.id, [row.id for row in batches])
     epochs = _epochs_finished(session, [row.id for row in searches])
     annotations = read_annotations(session, [row.id for row in searches])
+    confirmed = confirmed_by(session, [row.id for row in batches])
     return OverviewBody(
         searches=[
             replace(
@@ -106,7 +135,10 @@ def overview_body(session: Session, owner: str, limit: int = LATEST) -> Overview
             )
             for row in searches
         ],
-        batches=[_summary(session, row, of_batches) for row in batches],
+        batches=[
+            replace(_summary(session, row, of_batches), confirms=confirmed.get(row.id))
+            for row in batches
+        ],
         queue=queue_counts(session),
         capacity=capacity(session),
         totals=_totals(session, owner),
