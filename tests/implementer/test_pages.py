@@ -251,6 +251,14 @@ def test_links_between_pages_of_the_documentation_lead_somewhere(api: TestClient
                 assert not anchor or anchor in anchors[path], (name, target)
 
 
+def test_terms_are_a_click_from_the_documentation(api: TestClient) -> None:
+    assert 'href="/docs/concepts#terms"' in api.get("/docs").text
+    page = api.get("/docs/concepts").text
+    assert 'id="terms"' in page
+    for term in ("lead", "confirmed", "verdict"):
+        assert f"<td>{term}</td>" in page
+
+
 def test_a_form_of_another_site_is_refused(api: TestClient) -> None:
     made = api.post("/v1/batches", json=batch()).json()["id"]
     for headers in ({}, {"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "same-site"}):
