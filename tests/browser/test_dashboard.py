@@ -20,6 +20,12 @@ pytestmark = pytest.mark.slow
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script> hostile"
 WAIT = 60_000
 _IS_TOO_WIDE = "document.documentElement.scrollWidth > innerWidth"
+#: Code that is scrolled although there is room beside it.
+_CUT_EARLY = """[...document.querySelectorAll(".docs article pre")]
+  .filter((e) => e.scrollWidth > e.clientWidth + 1)
+  .filter((e) => e.getBoundingClientRect().right <
+    document.querySelector(".docs").getBoundingClientRect().right - 8)
+  .map((e) => e.textContent.slice(0, 80))"""
 _NAV_IS_CUT = "(n => n.scrollWidth > n.clientWidth + 1)(document.querySelector('.top nav'))"
 #: What reaches beyond the window, outside of what scrolls by itself.
 _BEYOND = """[...document.querySelectorAll("body *")]
@@ -100,6 +106,16 @@ def addresses(service: ServiceProcess, batch: BatchBody) -> list[str]:
         "/docs/errors",
         "/docs/quickstart",
     ]
+
+
+def test_code_of_the_documentation_is_cut_only_where_the_window_ends(
+    browser: Browser, service: ServiceProcess
+) -> None:
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(f"{service.ready['api']}/docs/quickstart")
+    assert page.locator(".docs article pre").count() > 5
+    assert page.evaluate(_CUT_EARLY) == []
+    page.close()
 
 
 @pytest.mark.parametrize("width", [390, 1440])
