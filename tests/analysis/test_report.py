@@ -14,9 +14,19 @@ from assay.analysis.report import Choices, EpochRecord, Figure, SearchRecord, Ta
 from assay.analysis.report.idea_figures import similarity
 from assay.analysis.report.search_figures import best_so_far
 from assay.analysis.report.spending import improvements
+from assay.analysis.text import short_id
 from assay.contracts.batch import IdeaRequest
 from assay.domain.metrics import Direction
-from tests.support.search_records import START, batch, environment, experiment, record, search
+from tests.support.search_records import (
+    START,
+    batch,
+    comparison,
+    confirmation,
+    environment,
+    experiment,
+    record,
+    search,
+)
 
 
 def figure(name: str, *records: SearchRecord, choices: Choices | None = None) -> Figure:
@@ -248,3 +258,55 @@ def test_a_search_without_results_says_so_everywhere() -> None:
 
 def test_the_same_records_give_the_same_report() -> None:
     assert make_report([record(1, epochs=3, size=8)]) == make_report([record(1, epochs=3, size=8)])
+
+
+def confirmed_as(record: SearchRecord, effects: dict[str, float]) -> SearchRecord:
+    """The record with these results confirmed, by id, with these effects on fresh seeds."""
+    (epoch,) = record.epochs
+    again = [
+        one.model_copy(
+            update={
+                "confirmation": confirmation(comparison(effects[one.id]), one, is_claimed=True)
+            }
+        )
+        if one.id in effects
+        else one
+        for one in epoch.experiments
+    ]
+    return replace(record, epochs=[replace(epoch, experiments=again)])
+
+
+def test_the_best_confirmed_is_that_of_the_largest_effect_on_fresh_seeds() -> None:
+    """Everywhere the same one, with the confirmation's numbers. Its metric is not the best one:
+    it was compared with another baseline."""
+    found = one_epoch(3.0, 3.1, 3.2)
+    first, second, third = found.experiments
+    found = confirmed_as(found, {first.id: 0.05, second.id: 0.12})
+    (epoch,) = found.epochs
+    tried = list(epoch.experiments)
+    other = tried[0].confirmation
+    assert other is not None
+    tried[0] = tried[0].model_copy(
+        update={"confirmation": other.model_copy(update={"metric": 3.01})}
+    )
+    found = replace(found, epochs=[replace(epoch, experiments=tried)])
+    report = make_report([found])
+    (fact,) = (f for f in report.summaries[0].facts if f.label.startswith("best"))
+    assert fact.value == "3.1350"
+    assert fact.note.startswith("confirmed: better by +0.1200 [")
+    assert "in the search 3.1000" in fact.note
+    rows = {row[0]: row[1] for row in texts(table("table-1", found))}
+    assert rows["Best confirmed, on fresh seeds"] == "3.1350 (+0.1200 [+0.0990, +0.1410])"
+    assert report.winners[0].experiment == second.id
+    assert texts(table("claims", found))[0][5] == short_id(second.id)
+    assert third.confirmation is None
+
+
+def test_time_below_a_second_is_not_called_none() -> None:
+    found = one_epoch(3.2, 3.1)
+    (epoch,) = found.epochs
+    for seconds, told in ((0.0, "< 1 s"), (1.0, "2 s"), (1900.0, "1 h 03 min")):
+        tried = [e.model_copy(update={"seconds": seconds}) for e in epoch.experiments]
+        report = make_report([replace(found, epochs=[replace(epoch, experiments=tried)])])
+        (fact,) = (f for f in report.summaries[0].facts if f.label == "worker time")
+        assert fact.value == told

@@ -183,7 +183,18 @@ def test_numbers(value: float | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(None, "–"), (1.23, "1.2 s"), (59.6, "1 min 00 s"), (12, "12 s"), (7500, "2 h 05 min")],
+    [
+        (None, "–"),
+        (0.0, "0 s"),
+        (0.004, "< 0.01 s"),
+        (0.0712, "0.07 s"),
+        (1.23, "1.2 s"),
+        (2.0, "2 s"),
+        (9.97, "10 s"),
+        (12, "12 s"),
+        (59.6, "1 min 00 s"),
+        (7500, "2 h 05 min"),
+    ],
 )
 def test_durations(seconds: float | None, text: str) -> None:
     assert analysis.format_seconds(seconds) == text

@@ -8,12 +8,18 @@ from datetime import datetime
 from decimal import Decimal
 from statistics import median
 
-from assay.analysis.text import clean, format_number, format_seconds, format_verdict
+from assay.analysis.standing import Claim, standing
+from assay.analysis.text import (
+    clean,
+    format_effect,
+    format_number,
+    format_seconds,
+    format_verdict,
+)
 from assay.contracts.batch import BatchBody, ExperimentBody, Usage
 from assay.contracts.search import SearchBody
 from assay.domain.isolation import is_offline
 from assay.domain.states import SearchState
-from assay.domain.verdicts import Verdict
 
 
 @dataclass(frozen=True)
@@ -73,16 +79,7 @@ class SearchProgress:
         if compared is None:
             return f"{text}; the baseline is not measured yet"
         against = f"baseline {format_number(compared.baseline_mean)}"
-        return f"{text}, {against}: {format_verdict(compared)}{self._standing(best)}"
-
-    def _standing(self, best: ExperimentBody) -> str:
-        if best.confirmation is not None:
-            claimed = best.confirmation.claimed
-            if claimed is None:
-                return "; its confirmation is under way"
-            return "; confirmed" if claimed else "; not confirmed"
-        is_lead = best.comparison is not None and best.comparison.verdict == Verdict.BETTER
-        return "; a lead until it is confirmed" if is_lead else ""
+        return f"{text}, {against}: {format_verdict(compared)}{_claim(best)}"
 
     def spending(self) -> str:
         """Return what the calls of models cost, of the caps; empty if no model is asked."""
@@ -128,6 +125,21 @@ class SearchProgress:
         under_way = sum(batch.counts.total - _ended(batch) for batch in self.batches)
         to_run = under_way + to_ask * self.search.batch_size
         return to_run * busy / ended + to_ask * (median(gaps) if gaps else 0.0)
+
+
+def _claim(best: ExperimentBody) -> str:
+    """What may be said of the best, beside what the search measured."""
+    found = standing(best)
+    if found.is_fresh:
+        return (
+            f"; {found.claim}: {format_number(found.metric)} on fresh seeds, "
+            f"{format_effect(found.comparison)}"
+        )
+    if found.claim is Claim.NOT_CONFIRMED:
+        return "; not confirmed"
+    if found.claim is Claim.CONFIRMING:
+        return "; its confirmation is under way"
+    return "; a lead until it is confirmed" if found.claim is Claim.LEAD else ""
 
 
 def _ended(batch: BatchBody) -> int:

@@ -98,16 +98,26 @@ def format_used(used: UsedBody | None) -> str:
 
 
 def format_seconds(seconds: float | None) -> str:
-    """`12 s`, `3 min 20 s`, `2 h 05 min`."""
+    """`0.07 s`, `2.9 s`, `12 s`, `3 min 20 s`, `2 h 05 min`."""
     if seconds is None or not math.isfinite(seconds):
         return "–"
+    if 0 < seconds < 0.01:
+        return "< 0.01 s"
     whole = round(seconds)
     if whole < 60:
-        # Results have whole seconds, which must not look more exact than they are.
-        return f"{seconds:.1f} s" if seconds < 10 and seconds != whole else f"{whole} s"
+        # Whole seconds must not look more exact than they are, so no zeros follow the point.
+        return f"{round(seconds, 2 if seconds < 1 else 1 if seconds < 10 else None):g} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def format_result_seconds(seconds: float | None) -> str:
+    """The time of a result, which is known in whole seconds: `< 1 s`, then as other durations.
+
+    Exact times of evaluations could carry held-out data (docs/evaluation.md).
+    """
+    return "< 1 s" if seconds == 0 else format_seconds(seconds)
 
 
 def worn_note(environment: EnvironmentBody) -> str | None:

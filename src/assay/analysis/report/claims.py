@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from assay.analysis.report.content import Cell, Figure, Panel, Row, Series, Table
 from assay.analysis.report.record import SearchRecord
 from assay.analysis.report.search_figures import Named
-from assay.analysis.rows import leads
+from assay.analysis.rows import leads, rank
 from assay.analysis.text import (
     counted,
     format_effect,
@@ -15,7 +15,7 @@ from assay.analysis.text import (
     idea_title,
     short_id,
 )
-from assay.contracts.batch import ComparisonBody, ConfirmationBody, ExperimentBody
+from assay.contracts.batch import ConfirmationBody, ExperimentBody
 
 _UNCONFIRMED = (
     "Nothing of these searches was confirmed, so nothing may be claimed. Confirm the best leads: "
@@ -46,12 +46,8 @@ def claims_table(searches: Sequence[Named]) -> Table:
 
 
 def _confirmed(record: SearchRecord) -> list[tuple[ExperimentBody, ConfirmationBody]]:
-    found = [(e, e.confirmation) for e in record.experiments if e.confirmation is not None]
-    return sorted(found, key=lambda both: -_effect(both[1].comparison))
-
-
-def _effect(comparison: ComparisonBody | None) -> float:
-    return float("-inf") if comparison is None else comparison.effect
+    ranked = rank(record.experiments, record.direction)
+    return [(e, e.confirmation) for e in ranked if e.confirmation is not None]
 
 
 def _standing(record: SearchRecord) -> str:

@@ -19,6 +19,7 @@ from assay.analysis.report.content import Fact, Report, Section, Summary
 from assay.analysis.report.record import SearchRecord, counts_as_tried, is_scored
 from assay.analysis.report.search_figures import Named, named
 from assay.analysis.rows import leads
+from assay.analysis.standing import best_result, standing
 from assay.analysis.text import counted, format_number
 from assay.contracts.batch import ExperimentBody
 from assay.domain.metrics import Direction
@@ -85,15 +86,16 @@ def _summary(each: Named) -> Summary:
     search = record.search
     tried = [e for e in record.experiments if counts_as_tried(e)]
     scored = [e for e in tried if is_scored(e)]
-    best = winners.best_experiment(record)
+    best = best_result(record.experiments, record.direction)
+    found = None if best is None else standing(best)
     baseline = record.baseline
     better, judged, by_luck = leads(record.experiments)
     confirmed = sum(bool(e.confirmation and e.confirmation.claimed) for e in record.experiments)
     spent = [*spending.spending(record)]
     facts = [
         Fact(
-            f"best {record.environment.metric}",
-            format_number(best.metric if best else None),
+            f"best {found.metric_name if found else record.environment.metric}",
+            format_number(found.metric if found else None),
             _standing(record, best),
         ),
         Fact(
@@ -109,9 +111,9 @@ def _summary(each: Named) -> Summary:
         Fact("leads", str(better), f"of {judged} judged; luck alone gives {by_luck:.1f}"),
         Fact("confirmed", str(confirmed), "may be claimed to be better"),
         Fact(
-            record.hours_name,
-            spending.format_hours(spent[-1].hours) if spent else "0",
-            "of measuring",
+            "GPU time" if record.gpus else "worker time",
+            spending.time_spent(spent[-1].hours, spent[-1].ideas) if spent else "0 s",
+            "of the ideas' measurements, without the baseline's and confirmations",
         ),
         _paid(record),
     ]
@@ -127,13 +129,13 @@ def _standing(record: SearchRecord, best: ExperimentBody | None) -> str:
     """Return what may be said of the best, and of a better one that was not confirmed."""
     if best is None:
         return "no result yet"
-    said = winners.standing(best)
+    said = standing(best).in_words
     top = record.best_metric(record.experiments)
     if top is None or top == best.metric:
         return said
     which = "highest" if record.direction is Direction.MAXIMIZE else "lowest"
     rest = "not confirmed" if best.confirmation is None else "not the best confirmed"
-    return f"{said}; the {which}, {format_number(top)}, is {rest}"
+    return f"{said}; the {which} in the search, {format_number(top)}, is {rest}"
 
 
 def _of_baseline(record: SearchRecord) -> str:

@@ -17,6 +17,7 @@ from assay.analysis.report.record import (
     metrics,
 )
 from assay.analysis.report.search_figures import Named, by_task
+from assay.analysis.standing import best_confirmed, standing
 from assay.analysis.text import (
     clean,
     format_effect,
@@ -75,7 +76,8 @@ def summary_table(searches: Sequence[Named], experts: Mapping[str, float]) -> Ta
     ]
     caption = (
         "The best result of all searches of an environment. It is the best of many, which is "
-        "partly luck; the confirmed one is not. "
+        "partly luck; the confirmed one is not. It has the largest effect on fresh seeds, which "
+        "is given with its 95 % interval. "
     )
     if None in human:
         caption += "Results of people are not stored: name them with --expert ENVIRONMENT=NUMBER."
@@ -89,15 +91,13 @@ def _best_of(group: Sequence[Named], is_control: bool) -> float | None:
 
 
 def _best_confirmed(group: Sequence[Named]) -> Cell:
-    record = group[0][0]
-    found = [
-        e.confirmation.metric
-        for r, _, _ in group
-        for e in r.experiments
-        if e.confirmation and e.confirmation.claimed and e.confirmation.metric is not None
-    ]
-    value = best(record.direction, found)
-    return _NONE if value is None else _number(value)
+    """The result with the largest confirmed effect: its metric on fresh seeds, and that effect."""
+    found = [e for r, _, _ in group for e in r.experiments]
+    top = best_confirmed(found, group[0][0].direction)
+    value = standing(top).metric if top is not None else None
+    if top is None or value is None:
+        return _NONE
+    return Cell(f"{format_number(value)} ({format_effect(standing(top).comparison)})", value)
 
 
 def _bolder(rows: Sequence[Row], column: int, record: SearchRecord) -> int:

@@ -141,7 +141,8 @@ def epochs(searches: Sequence[Named]) -> Figure:
         return Figure("figure-3", title, absent="No idea of these searches has a result yet.")
     caption = (
         "The dotted line is the best so far. The best of many results is partly luck, so it is a "
-        "lead; stars are results that may be claimed after they were confirmed on fresh seeds."
+        "lead; stars are results that may be claimed after they were confirmed on fresh seeds. "
+        "Stars, too, are at what the search measured; the confirmed effects are below."
     )
     return Figure("figure-3", title, caption, panels)
 
@@ -275,6 +276,7 @@ def climb(searches: Sequence[Named]) -> Figure:
         return Figure("climb", title, absent="No idea of these searches has a result yet.")
     caption = (
         "Ideas in the order in which they were proposed. Results far outside of the others are "
-        "drawn as triangles at the edge. Crosses at the bottom are ideas that failed."
+        "drawn as triangles at the edge. Crosses at the bottom are ideas that failed. Stars are "
+        "confirmed results, at what the search measured."
     )
     return Figure("climb", title, caption, panels)

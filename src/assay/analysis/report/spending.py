@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -9,7 +10,7 @@ from decimal import Decimal
 from assay.analysis.report.content import Cell, Figure, Panel, Row, Series, Table
 from assay.analysis.report.record import SearchRecord, is_scored
 from assay.analysis.report.search_figures import Named, best_so_far, level
-from assay.analysis.text import format_number, idea_title, short_id
+from assay.analysis.text import format_number, format_seconds, idea_title, short_id
 from assay.contracts.batch import ExperimentBody
 from assay.domain.isolation import is_offline
 from assay.domain.metrics import is_better
@@ -95,10 +96,10 @@ def cost_table(searches: Sequence[Named]) -> Table:
     caption = (
         "An improvement is a result beyond the baseline's mean and all results that ended before "
         "it, by however little: a lead, not a claim. Dollars are all requests to models, of "
-        "ideators and executors; hours are those of the ideas' measurements, times GPUs, without "
-        "the baseline's, confirmations and repeated attempts."
+        "ideators and executors; time is that of the ideas' measurements, each in whole seconds, "
+        "times GPUs, without the baseline's, confirmations and repeated attempts."
     )
-    columns = ["#", "epoch", "idea", "metric", "gain", "ideas", "hours", "dollars", "id"]
+    columns = ["#", "epoch", "idea", "metric", "gain", "ideas", "time", "dollars", "id"]
     return Table("cost", title, caption, columns, rows, numeric=[0, 1, 3, 4, 5, 6, 7])
 
 
@@ -113,7 +114,7 @@ def _improvement_row(record: SearchRecord, number: int, one: Improvement) -> Row
             Cell(format_number(experiment.metric), experiment.metric),
             gain,
             Cell(str(one.ideas), one.ideas),
-            Cell(format_hours(one.hours), one.hours),
+            Cell(time_spent(one.hours, one.ideas), one.hours * 3600),
             _dollars(record, one.dollars),
             Cell(short_id(experiment.id)),
         ]
@@ -133,7 +134,10 @@ def _per_improvement(record: SearchRecord, found: Sequence[Improvement]) -> Row:
             Cell(""),
             Cell(""),
             Cell(f"{total.ideas / number:.1f}", total.ideas / number),
-            Cell(format_hours(total.hours / number), total.hours / number),
+            Cell(
+                time_spent(total.hours / number, math.ceil(total.ideas / number)),
+                total.hours / number * 3600,
+            ),
             _dollars(record, dollars),
             Cell(""),
         ]
@@ -148,11 +152,14 @@ def _dollars(record: SearchRecord, dollars: Decimal | None) -> Cell:
     return Cell(f"{dollars:.2f}" if dollars >= 1 else f"{dollars:.4f}", float(dollars))
 
 
-def format_hours(hours: float) -> str:
-    """`0.0031`, `0.52`, `12.3`: hours with as many digits as mean something."""
-    if 0 < hours < 0.0001:
-        return "<0.0001"
-    return f"{hours:.1f}" if hours >= 10 else f"{hours:.2f}" if hours >= 0.1 else f"{hours:.2g}"
+def time_spent(hours: float, results: int) -> str:
+    """Return the time of some results: `2 s`, `31 min 05 s`, or what it was less than.
+
+    The time of each is known in whole seconds, so that of `results` short ones may add up to 0.
+    """
+    if hours == 0 and results:
+        return f"< {format_seconds(max(1.0, results / 2))}"
+    return format_seconds(hours * 3600)
 
 
 def cost_figure(searches: Sequence[Named]) -> Figure:

@@ -6,7 +6,7 @@ import math
 
 from assay.analysis.report.content import Step, Winner
 from assay.analysis.report.record import SearchRecord, is_scored
-from assay.analysis.rows import rank
+from assay.analysis.standing import best_result, standing
 from assay.analysis.text import (
     format_effect,
     format_number,
@@ -16,33 +16,9 @@ from assay.analysis.text import (
 )
 from assay.contracts.batch import ExperimentBody
 from assay.domain.metrics import Direction
-from assay.domain.verdicts import Verdict
 
 #: Steps of a lineage that are shown, from the winner back.
 _MOST_STEPS = 20
-
-
-def best_experiment(record: SearchRecord) -> ExperimentBody | None:
-    """Return the best confirmed result, else the best result; None without any."""
-    found = rank([e for e in record.experiments if is_scored(e)], record.direction)
-    return found[0] if found else None
-
-
-def standing(experiment: ExperimentBody) -> str:
-    """Return what may be said of a result, in words."""
-    confirmation, comparison = experiment.confirmation, experiment.comparison
-    if confirmation is not None and confirmation.claimed is not None:
-        found = format_effect(confirmation.comparison)
-        if confirmation.claimed:
-            return f"confirmed: better by {found} on fresh seeds"
-        return f"not confirmed: {found} on fresh seeds"
-    if confirmation is not None:
-        return "its confirmation is under way"
-    if comparison is None:
-        return "not compared: the baseline is not measured"
-    if comparison.verdict == Verdict.BETTER.value:
-        return "a lead: better than the baseline, and not confirmed"
-    return f"not better than the baseline: {format_verdict(comparison)}"
 
 
 def lineage(record: SearchRecord, experiment: ExperimentBody) -> list[Step]:
@@ -91,14 +67,14 @@ def _step(record: SearchRecord, experiment: ExperimentBody, others: int) -> Step
 
 def winner(record: SearchRecord, label: str) -> Winner | None:
     """Return the best result of a search with its lineage and diff; None without results."""
-    best = best_experiment(record)
+    best = best_result(record.experiments, record.direction)
     if best is None:
         return None
     return Winner(
         search=record.search.id,
         label=label,
         experiment=best.id,
-        standing=standing(best),
+        standing=standing(best).in_words,
         idea=without_tags(best.idea.text, is_whole=True),
         metric_name=record.environment.metric,
         steps=lineage(record, best),
