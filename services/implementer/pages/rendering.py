@@ -17,11 +17,13 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from assay.analysis.standing import standing
 from assay.analysis.text import (
     clean,
     format_effect,
     format_multiple,
     format_number,
+    format_result_seconds,
     format_seconds,
     format_verdict,
     idea_title,
@@ -107,7 +109,9 @@ def _templates() -> Environment:
         number=format_number,
         plural=plural,
         query=query,
+        result_seconds=format_result_seconds,
         seconds=format_seconds,
+        standing=standing,
         short=short,
         time=time,
         title=idea_title,

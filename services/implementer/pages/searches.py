@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from decimal import Decimal
 from typing import Annotated
 
 from fastapi import Query, Request, Response
 from fastapi.responses import HTMLResponse
 
 from assay.analysis.rows import leads, rank
+from assay.analysis.standing import best_result, standing
 from assay.contracts.base import ShortName
 from assay.contracts.batch import ExperimentBody, Funnel
-from assay.contracts.search import ExtendRequest, ResumeRequest
-from assay.domain.metrics import Direction
-from assay.domain.states import ExperimentState
+from assay.contracts.search import BestOfEpoch, ExtendRequest, ResumeRequest, SearchBody
+from assay.domain.metrics import Direction, is_better
+from assay.domain.states import BatchState, Driver, EpochState, ExperimentState, SearchState
 from assay.domain.verdicts import Verdict
 from assay.storage import environments, schema
 from assay.storage.rows import get
@@ -27,14 +27,16 @@ from services.implementer.pages.rendering import HEADERS, render
 from services.implementer.pages.routing import FormDep, page_router, see
 from services.implementer.routers import searches as api
 from services.implementer.views.batches import batch_body
-from services.implementer.views.calls import dollars
+from services.implementer.views.calls import total
 from services.implementer.views.confirmations import experiment_bodies
 from services.implementer.views.dashboard import (
     EpochSummary,
+    OpenEpoch,
     epoch_summaries,
     implementation_costs,
     open_epochs,
     search_experiments,
+    time_spent,
 )
 
 router = page_router()
@@ -62,7 +64,10 @@ def search(
         rows = search_experiments(session, search_id, MOST_EXPERIMENTS)
         bodies = experiment_bodies(session, rows)
         costs = implementation_costs(session, [epoch.batch for epoch in summaries])
-        last = summaries[-1].batch if summaries else None
+        # Of an asynchronous search, earlier batches may end later.
+        under_way = [epoch for epoch in summaries if epoch.state == BatchState.RUNNING.value]
+        last = (under_way or summaries)[-1].batch if summaries else None
+        spent = time_spent(session, search_id, body.environment, body.profile)
         latest = (
             batch_body(context, session, get(session, schema.Batch, last, "batch"))
             if last
@@ -73,6 +78,7 @@ def search(
     ranked = rank(bodies, direction)
     chosen = next((e for e in bodies if e.id == idea), ranked[0] if ranked else None)
     unit = ("GPU-hours", profile.gpus) if profile.gpus else ("CPU-hours", profile.cpus)
+    best = best_result(bodies, direction)
     shown = [e for e in ranked if state is None or e.state == state.value]
     return render(
         request,
@@ -98,14 +104,18 @@ def search(
         rows=shown[:MOST_ROWS],
         hidden_rows=max(0, len(shown) - MOST_ROWS),
         chosen_state=state,
-        best=ranked[0] if ranked and ranked[0].metric is not None else None,
+        best=best,
+        standing=None if best is None else standing(best),
+        best_of=_best_of_epochs(body, summaries, bodies, direction),
         leads=leads(bodies),
         confirmed=sum(bool(e.confirmation and e.confirmation.claimed) for e in bodies),
+        confirmations=Counter(e.confirmation.batch for e in bodies if e.confirmation),
+        waits=_waits(body, summaries, still_open),
         funnel=_funnel(summaries),
+        ended=sum(epoch.ended for epoch in summaries),
         operators=_by_operator(bodies),
-        cost_usd=_cost(summaries),
-        hours=sum(e.seconds or 0.0 for e in bodies) * unit[1] / 3600,
-        hours_name=unit[0],
+        cost=total([body.ideator_usage, body.executor_usage]),
+        spent=spent,
         total=sum(epoch.funnel.submitted for epoch in summaries),
         family=lineage(chosen, bodies, epochs) if chosen else None,
         chosen=chosen,
@@ -118,11 +128,55 @@ def _funnel(summaries: list[EpochSummary]) -> Funnel:
     return Funnel(**{name: sum(getattr(e.funnel, name) for e in summaries) for name in names})
 
 
-def _cost(summaries: list[EpochSummary]) -> str | None:
-    costs = [epoch.cost_usd for epoch in summaries]
-    if None in costs:
+def _best_of_epochs(
+    body: SearchBody,
+    summaries: list[EpochSummary],
+    experiments: list[ExperimentBody],
+    direction: Direction,
+) -> dict[int, BestOfEpoch]:
+    """The best of each epoch that has a result, and the best so far, also while it runs."""
+    known = {each.epoch: (each.experiment, each.metric) for each in body.best}
+    of_batch: dict[str, tuple[str, float]] = {}
+    for each in experiments:
+        top = of_batch.get(each.batch)
+        if each.metric is not None and (top is None or is_better(direction, each.metric, top[1])):
+            of_batch[each.batch] = each.id, each.metric
+    so_far: float | None = None
+    found = {}
+    for epoch in summaries:
+        none = (None, None)
+        experiment, metric = known.get(epoch.number) or of_batch.get(epoch.batch, none)
+        if metric is not None and (so_far is None or is_better(direction, metric, so_far)):
+            so_far = metric
+        found[epoch.number] = BestOfEpoch(
+            epoch=epoch.number,
+            batch=epoch.batch,
+            experiment=experiment,
+            metric=metric,
+            best_so_far=so_far,
+            scored=epoch.funnel.scored,
+            total=epoch.funnel.submitted,
+        )
+    return found
+
+
+def _waits(
+    body: SearchBody, summaries: list[EpochSummary], still_open: list[OpenEpoch]
+) -> str | None:
+    """What a running search does while no batch of it is under way; None if it needs no word."""
+    is_running = body.state == SearchState.RUNNING.value and body.open_pause is None
+    if not is_running or any(epoch.state == BatchState.RUNNING.value for epoch in summaries):
         return None
-    return dollars(sum((Decimal(cost) for cost in costs if cost), Decimal(0)))
+    if still_open:
+        first = still_open[0]
+        if first.state == EpochState.PROPOSED:
+            return f"epoch {first.number} has its ideas and is about to be submitted"
+        return f"asking {body.ideator} for the ideas of epoch {first.number}: {first.asked}"
+    if len(summaries) >= body.epochs:
+        return None
+    number = summaries[-1].number + 1 if summaries else 0
+    loop = "the service" if body.driver == Driver.SERVICE.value else "the client that drives it"
+    return f"asking for ideas: {loop} asks {body.ideator} for those of epoch {number}"
 
 
 def _operators_of(bodies: list[ExperimentBody]) -> dict[str, str]:

@@ -10,16 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, and_, case, func, literal, or_, select, tuple_, union
 from sqlalchemy.orm import Session
 
-from assay.contracts.batch import Counts, Funnel
+from assay.contracts.batch import Counts, ExperimentBody, Funnel
+from assay.contracts.environment import MetricSpec
 from assay.contracts.search import DecisionRequest
-from assay.domain.metrics import Direction, Judged, best
+from assay.domain.metrics import Direction, Judged, is_better
 from assay.domain.rounding import shown
 from assay.domain.states import (
+    TERMINAL_EXPERIMENT,
     EpochState,
     ExperimentState,
     MeasurementKind,
@@ -30,6 +32,7 @@ from assay.storage import disclosure, environments, repairs, schema
 from assay.storage.annotations import read_annotations
 from assay.storage.funnel import Line, latest_of
 from services.implementer.views.calls import dollars
+from services.implementer.views.confirmations import experiment_bodies
 
 #: So many searches, and so many batches that belong to none, are shown.
 LATEST = 12
@@ -37,7 +40,11 @@ LATEST = 12
 
 @dataclass(frozen=True)
 class WorkSummary:
-    """A search or a batch in one line. `cost_usd` is None if the price of a call is unknown."""
+    """A search or a batch in one line.
+
+    `leader` is the experiment of the best result, `hours` is CPU time. `cost_usd` is None if the
+    price of a call is unknown.
+    """
 
     id: str
     environment: str
@@ -50,6 +57,7 @@ class WorkSummary:
     metric_name: str
     direction: str
     best: float | None
+    leader: ExperimentBody | None
     cost_usd: str | None
     gpu_hours: float
     hours: float
@@ -124,6 +132,7 @@ def overview_body(session: Session, owner: str, limit: int = LATEST) -> Overview
     ).all()
     of_searches = _Sums.of(session, batch.search_id, [row.id for row in searches])
     of_batches = _Sums.of(session, batch.id, [row.id for row in batches])
+    of_searches.bodies = _leaders(session, searches, of_searches)
     epochs = _epochs_finished(session, [row.id for row in searches])
     annotations = read_annotations(session, [row.id for row in searches])
     confirmed = confirmed_by(session, [row.id for row in batches])
@@ -147,10 +156,11 @@ def overview_body(session: Session, owner: str, limit: int = LATEST) -> Overview
 
 @dataclass
 class _Sums:
-    """Per search or batch: experiments by state, the best metrics, money, and hours."""
+    """Per search or batch: experiments by state, the best of them, money, and hours."""
 
     counts: dict[str, Counts] = field(default_factory=dict)
-    metrics: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    leaders: dict[str, list[Candidate]] = field(default_factory=dict)
+    bodies: dict[str, ExperimentBody] = field(default_factory=dict)
     costs: dict[str, tuple[Decimal | None, int]] = field(default_factory=dict)
     hours: dict[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -160,10 +170,29 @@ class _Sums:
             return cls()
         return cls(
             _counts(session, key, ids),
-            _metrics(session, key, ids),
+            _candidates(session, key, ids),
+            {},
             _costs(session, key, ids),
             _hours(session, key, ids),
         )
+
+
+def _leaders(
+    session: Session, searches: Sequence[schema.Search], sums: _Sums
+) -> dict[str, ExperimentBody]:
+    """The best experiment of each search, by the search: its confirmation says what it is."""
+    ids = {}
+    for row in searches:
+        spec = environments.manifest(session, row.environment_id).metric
+        leader = _leader(spec, sums.leaders.get(row.id, ()))
+        if leader is not None:
+            ids[row.id] = leader[0]
+    if not ids:
+        return {}
+    table = schema.Experiment
+    rows = session.scalars(select(table).where(table.id.in_(set(ids.values())))).all()
+    bodies = {body.id: body for body in experiment_bodies(session, rows)}
+    return {search: bodies[id_] for search, id_ in ids.items()}
 
 
 def _counts(session: Session, key: Any, ids: Sequence[str]) -> dict[str, Counts]:
@@ -185,13 +214,25 @@ def _kind_of(key: Any) -> Any:
     return MeasurementKind.SCORE.value if key is schema.Batch.search_id else kind
 
 
-def _metrics(session: Session, key: Any, ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """The lowest and highest mean over seeds, and the lowest and highest single seed."""
+class Candidate(NamedTuple):
+    """A result that is the best of its search or batch by one of four orders: the mean over its
+    seeds or a single seed, low or high."""
+
+    experiment: str
+    mean: float
+    low: float
+    high: float
+
+
+def _candidates(session: Session, key: Any, ids: Sequence[str]) -> dict[str, list[Candidate]]:
+    """The experiments with the lowest and highest mean over seeds, and the lowest and highest
+    single seed, in the order of their ids."""
     batch, table, link = schema.Batch, schema.Experiment, schema.ExperimentMeasurement
     metric = disclosure.SHOWN_METRIC
     each = (
         select(
             key.label("key"),
+            table.id.label("experiment"),
             func.avg(metric).label("mean"),
             func.min(metric).label("low"),
             func.max(metric).label("high"),
@@ -209,16 +250,33 @@ def _metrics(session: Session, key: Any, ids: Sequence[str]) -> dict[str, tuple[
         .group_by(key, table.id)
         .subquery()
     ).c
-    rows = session.execute(
-        select(
-            each.key,
-            func.min(each.mean),
-            func.max(each.mean),
-            func.min(each.low),
-            func.max(each.high),
-        ).group_by(each.key)
-    )
-    return {id_: tuple(rest) for id_, *rest in rows}
+    places = [
+        func.row_number().over(partition_by=each.key, order_by=(order, each.experiment))
+        for order in (each.mean.asc(), each.mean.desc(), each.low.asc(), each.high.desc())
+    ]
+    numbered = select(
+        each.key, each.experiment, each.mean, each.low, each.high,
+        *(place.label(f"place_{n}") for n, place in enumerate(places)),
+    ).subquery()  # fmt: skip
+    is_first = or_(*(numbered.c[f"place_{n}"] == 1 for n in range(len(places))))
+    found: dict[str, list[Candidate]] = defaultdict(list)
+    for id_, *rest in session.execute(
+        select(*list(numbered.c)[:5]).where(is_first).order_by(numbered.c.experiment)
+    ):
+        found[id_].append(Candidate(*rest))
+    return found
+
+
+def _leader(spec: MetricSpec, candidates: Sequence[Candidate]) -> tuple[str, float] | None:
+    """The best of the candidates and its metric as it is shown; the first of equals."""
+    found: tuple[str, float] | None = None
+    is_lower = spec.direction is Direction.MINIMIZE
+    for each in candidates:
+        single = each.low if is_lower else each.high
+        value = shown(each.mean if spec.judged is Judged.METHOD else single)
+        if found is None or is_better(spec.direction, value, found[1]):
+            found = each.experiment, value
+    return found
 
 
 def _costs(
@@ -236,7 +294,7 @@ def _costs(
 
 
 def _hours(session: Session, key: Any, ids: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Hours that results took, of their hosts and of GPUs; what experiments share counts once."""
+    """CPU-hours and GPU-hours that results took; what experiments share counts once."""
     batch, table, link = schema.Batch, schema.Experiment, schema.ExperimentMeasurement
     measured = (
         select(key.label("key"), link.measurement_id)
@@ -249,13 +307,79 @@ def _hours(session: Session, key: Any, ids: Sequence[str]) -> dict[str, tuple[fl
     ).c
     seconds = schema.Result.seconds
     rows = session.execute(
-        select(measured.key, func.sum(seconds), func.sum(seconds * schema.Measurement.gpus))
+        select(
+            measured.key,
+            func.sum(seconds * schema.Measurement.cpus),
+            func.sum(seconds * schema.Measurement.gpus),
+        )
         .select_from(schema.Result)
         .join(schema.Measurement, schema.Measurement.id == schema.Result.measurement_id)
         .join(measured.key.table, measured.measurement_id == schema.Result.measurement_id)
         .group_by(measured.key)
     )
-    return {id_: (float(host) / 3600, float(gpu) / 3600) for id_, host, gpu in rows}
+    return {id_: (float(cpu) / 3600, float(gpu) / 3600) for id_, cpu, gpu in rows}
+
+
+@dataclass(frozen=True)
+class TimeSpent:
+    """Seconds of CPUs, or of GPUs where the profile holds some, that the results of a search took.
+
+    Those of the baseline are under the conditions of the search; searches share them.
+    """
+
+    experiments: float
+    confirmations: float
+    baseline: float
+    is_gpu: bool
+
+    @property
+    def own(self) -> float:
+        """Return what was measured for this search alone."""
+        return self.experiments + self.confirmations
+
+
+def time_spent(session: Session, search_id: str, environment_id: str, profile: str) -> TimeSpent:
+    """Return what the measurements of a search took; what experiments share counts once."""
+    batch, table, link = schema.Batch, schema.Experiment, schema.ExperimentMeasurement
+    measurement, environment = schema.Measurement, environments.registered(session, environment_id)
+    of_search = select(batch.id).where(batch.search_id == search_id)
+    own = (
+        select(batch.kind.label("what"), link.measurement_id)
+        .select_from(table)
+        .join(batch, batch.id == table.batch_id)
+        .join(link, link.experiment_id == table.id)
+        .where(table.batch_id.in_(of_search))
+    )
+    like = select(batch.hardware_class, batch.conditions_id, batch.kind)
+    unmodified = select(literal("baseline").label("what"), measurement.id).where(
+        measurement.codebase_id == environment.codebase,
+        measurement.environment_id == environment_id,
+        measurement.profile == profile,
+        tuple_(measurement.hardware_class, measurement.conditions_id, measurement.kind).in_(
+            like.where(batch.search_id == search_id)
+        ),
+    )
+    every = union(own, unmodified).subquery().c
+    result = schema.Result
+    rows = session.execute(
+        select(
+            every.what,
+            func.sum(result.seconds * measurement.cpus),
+            func.sum(result.seconds * measurement.gpus),
+        )
+        .select_from(result)
+        .join(measurement, measurement.id == result.measurement_id)
+        .join(every.what.table, every.measurement_id == result.measurement_id)
+        .group_by(every.what)
+    ).all()
+    is_gpu = environment.manifest.profiles[profile].gpus > 0
+    found = {what: float(gpu if is_gpu else cpu) for what, cpu, gpu in rows}
+    return TimeSpent(
+        experiments=found.get(MeasurementKind.SCORE.value, 0.0),
+        confirmations=found.get(MeasurementKind.CONFIRM.value, 0.0),
+        baseline=found.get("baseline", 0.0),
+        is_gpu=is_gpu,
+    )
 
 
 def _epochs_finished(session: Session, ids: Sequence[str]) -> dict[str, int]:
@@ -277,9 +401,7 @@ def _summary(
 ) -> WorkSummary:
     kind = MeasurementKind(row.kind if isinstance(row, schema.Batch) else MeasurementKind.SCORE)
     spec = environments.manifest(session, row.environment_id).metric
-    low_mean, high_mean, low, high = sums.metrics.get(row.id, (None,) * 4)
-    found = (low_mean, high_mean) if spec.judged is Judged.METHOD else (low, high)
-    top = best(Direction(spec.direction), [value for value in found if value is not None])
+    top = _leader(spec, sums.leaders.get(row.id, ()))
     cost, unknown = sums.costs.get(row.id, (None, 0))
     hours, gpu_hours = sums.hours.get(row.id, (0.0, 0.0))
     return WorkSummary(
@@ -293,7 +415,8 @@ def _summary(
         counts=sums.counts.get(row.id, Counts()),
         metric_name=spec.deciding(kind),
         direction=spec.direction.value,
-        best=None if top is None else shown(top),
+        best=None if top is None else top[1],
+        leader=sums.bodies.get(row.id),
         cost_usd=None if unknown else dollars(cost or Decimal(0)),
         gpu_hours=gpu_hours,
         hours=hours,
@@ -357,13 +480,17 @@ def search_experiments(
 
 @dataclass(frozen=True)
 class EpochSummary:
-    """An epoch that was submitted: how far its ideas came, and the money they took."""
+    """An epoch that was submitted: how far its ideas came, and the money they took.
+
+    `ended` counts those that succeeded, failed or were cancelled.
+    """
 
     number: int
     batch: str
     state: str
     funnel: Funnel
     failed: int
+    ended: int
     cost_usd: str | None
 
 
@@ -392,6 +519,7 @@ def epoch_summaries(session: Session, search_id: str) -> list[EpochSummary]:
             number(or_(table.was_started, is_scored)),
             number(is_scored),
             number(table.state == ExperimentState.FAILED.value),
+            number(table.state.in_([state.value for state in TERMINAL_EXPERIMENT])),
         )
         .select_from(table)
         .join(batch, batch.id == table.batch_id)
@@ -402,7 +530,7 @@ def epoch_summaries(session: Session, search_id: str) -> list[EpochSummary]:
     ).all()
     costs = _costs(session, batch.id, [row[1] for row in rows])
     found = []
-    for epoch, id_, state, *stages, failed in rows:
+    for epoch, id_, state, *stages, failed, ended in rows:
         cost, unknown = costs.get(id_, (None, 0))
         names = ("submitted", "applied", "patched", "started", "scored")
         found.append(
@@ -412,6 +540,7 @@ def epoch_summaries(session: Session, search_id: str) -> list[EpochSummary]:
                 state=state,
                 funnel=Funnel(**dict(zip(names, stages, strict=True))),
                 failed=failed,
+                ended=ended,
                 cost_usd=None if unknown else dollars(cost or Decimal(0)),
             )
         )
