@@ -9,7 +9,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from assay.analysis.text import idea_title
+from assay.analysis.standing import standing
+from assay.analysis.text import format_effect, format_number, idea_title
 from assay.contracts.batch import BaselineSummary, ExperimentBody
 from assay.domain.metrics import Direction, is_better
 from assay.domain.verdicts import Verdict
@@ -80,8 +81,17 @@ def _point(
         "is_lead": bool(comparison and comparison.verdict == Verdict.BETTER.value),
         "verdict": comparison.verdict if comparison else None,
         "confirmed": confirmation.claimed if confirmation else None,
+        "fresh": _on_fresh_seeds(experiment),
         "failure": experiment.failure.code if experiment.failure else None,
     }
+
+
+def _on_fresh_seeds(experiment: ExperimentBody) -> str | None:
+    """What a confirmation found: its metric and the effect. None before it has decided."""
+    found = standing(experiment)
+    if not found.is_fresh:
+        return None
+    return f"{format_number(found.metric)}, {format_effect(found.comparison)}"
 
 
 def _scales(

@@ -301,7 +301,7 @@ def _hours(session: Session, key: Any, ids: Sequence[str]) -> dict[str, tuple[fl
         .select_from(table)
         .join(batch, batch.id == table.batch_id)
         .join(link, link.experiment_id == table.id)
-        .where(key.in_(ids))
+        .where(key.in_(ids), batch.kind == _kind_of(key))
         .distinct()
         .subquery()
     ).c
@@ -332,23 +332,24 @@ class TimeSpent:
     baseline: float
     is_gpu: bool
 
-    @property
-    def own(self) -> float:
-        """Return what was measured for this search alone."""
-        return self.experiments + self.confirmations
-
 
 def time_spent(session: Session, search_id: str, environment_id: str, profile: str) -> TimeSpent:
     """Return what the measurements of a search took; what experiments share counts once."""
     batch, table, link = schema.Batch, schema.Experiment, schema.ExperimentMeasurement
     measurement, environment = schema.Measurement, environments.registered(session, environment_id)
-    of_search = select(batch.id).where(batch.search_id == search_id)
+    idea = schema.Idea
+    epochs = select(batch.id).where(batch.search_id == search_id, batch.epoch.is_not(None))
     own = (
-        select(batch.kind.label("what"), link.measurement_id)
-        .select_from(table)
-        .join(batch, batch.id == table.batch_id)
-        .join(link, link.experiment_id == table.id)
-        .where(table.batch_id.in_(of_search))
+        select(literal(MeasurementKind.SCORE.value).label("what"), link.measurement_id)
+        .join(table, table.id == link.experiment_id)
+        .where(table.batch_id.in_(epochs))
+    )
+    # Also those that somebody asked for apart from the search.
+    confirming = (
+        select(literal(MeasurementKind.CONFIRM.value).label("what"), link.measurement_id)
+        .join(table, table.id == link.experiment_id)
+        .join(idea, idea.id == table.idea_id)
+        .where(idea.confirms.in_(select(table.id).where(table.batch_id.in_(epochs))))
     )
     like = select(batch.hardware_class, batch.conditions_id, batch.kind)
     unmodified = select(literal("baseline").label("what"), measurement.id).where(
@@ -359,7 +360,7 @@ def time_spent(session: Session, search_id: str, environment_id: str, profile: s
             like.where(batch.search_id == search_id)
         ),
     )
-    every = union(own, unmodified).subquery().c
+    every = union(own, confirming, unmodified).subquery().c
     result = schema.Result
     rows = session.execute(
         select(

@@ -221,6 +221,9 @@ function follow_log(log, add) {
 
 // ---- charts -----------------------------------------------------------------------------------
 
+// Scales that count: no tick stands between two of them.
+const WHOLE = new Set(["experiments", "epoch"]);
+const WHOLE_STEPS = [0, 1, 2, 3, 4, 5].flatMap((power) => [1, 2, 5].map((step) => step * 10 ** power));
 const LINES = ["accent", "wait", "good", "bad", "busy", "think"];
 
 function axes(label, over) {
@@ -298,6 +301,10 @@ function hill(holder) {
       if (metric !== null && better(metric, best)) best = metric;
       return best;
     });
+    // Of marks at one place, the line shows the best alone: it never starts below what was reached.
+    for (let n = order.length - 2; n >= 0; n--) {
+      if (x[order[n]] === x[order[n + 1]]) climb[n] = climb[n + 1];
+    }
     return [order.map((n) => x[n]), climb, order.map((n) => data.points[n].metric)];
   }
 
@@ -402,6 +409,7 @@ function hill(holder) {
     tip.replaceChildren(element("b", point.title), element("span",
       `${point.failure ? `failed: ${point.failure}` : point.metric === null ? point.state : `${data.metric} ${shown(point.metric)}`}` +
       `${point.verdict ? `, ${point.verdict}` : ""}${point.confirmed === true ? ", confirmed" : point.confirmed === false ? ", not confirmed" : ""}` +
+      `${point.fresh ? `: ${point.fresh} on fresh seeds` : ""}` +
       ` · epoch ${point.epoch}, ${point.operator}`));
     const px = x / devicePixelRatio;
     const py = y / devicePixelRatio;
@@ -416,6 +424,8 @@ function hill(holder) {
     const now = arrays();
     if (!order.length) { holder.replaceChildren(element("p", "No experiment yet.", { class: "empty" })); return; }
     const [low, high] = reach(data, now[2]);
+    // The line stays where marks are: a start beyond the axis is drawn at its edge.
+    now[1] = now[1].map((value) => (value === null ? null : Math.min(high, Math.max(low, value))));
     const x = data.scales.find((each) => each.name === scale);
     // The lane of what has no result lies below the lowest metric that is drawn.
     const floor = low - (high - low) * 0.13;
@@ -424,7 +434,7 @@ function hill(holder) {
       width: wide(holder), height, legend: { show: false }, padding: [10, 12, 0, 0],
       cursor: { points: { show: false }, drag: { x: false, y: false } },
       scales: { x: { time: false, range: (_, from, to) => { const pad = (to - from || 1) * 0.02; return [from - pad, to + pad]; } }, y: { range: [floor, high] } },
-      axes: axes(x.label, {}),
+      axes: axes(x.label, WHOLE.has(scale) ? { incrs: WHOLE_STEPS } : {}),
       series: [{}, { stroke: colour("accent"), width: 2.2, points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }) }, { show: true, stroke: "transparent", width: 0, points: { show: false }, paths: () => null }],
       hooks: { drawAxes: [under], draw: [over], setCursor: [hover] },
     }, now, holder);
