@@ -150,6 +150,8 @@ def test_the_best_is_the_one_of_the_largest_effect_on_fresh_seeds(
     drawn = {point["id"]: point["fresh"] for point in data["points"]}
     assert drawn[found["solid"]].startswith(f"{fresh:.4f}, {effect:+.4f} [")
     assert drawn[found["plain"]] is None
+    # Each took less than half a second: an axis of hours would show nothing.
+    assert [scale["name"] for scale in data["scales"]] == ["experiments", "epoch", "minutes"]
 
 
 def test_the_table_shows_what_it_is_ordered_by(measured: tuple[Run, dict[str, str]]) -> None:

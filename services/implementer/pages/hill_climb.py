@@ -105,12 +105,12 @@ def _scales(
     for experiment in ordered:
         sizes[experiment.batch] = max(sizes.get(experiment.batch, 1), experiment.position + 1)
     name, units = per_second
-    hours, dollars, spent_hours, spent = [], [], 0.0, Decimal(0)
+    hours, dollars, spent_hours, spent_dollars = [], [], 0.0, Decimal(0)
     for experiment in ordered:
         spent_hours += (experiment.seconds or 0.0) * units / 3600
-        spent += costs.get(experiment.implementation, Decimal(0))
+        spent_dollars += costs.get(experiment.implementation, Decimal(0))
         hours.append(round(spent_hours, 6))
-        dollars.append(float(spent))
+        dollars.append(float(spent_dollars))
     minutes = [
         round(((e.finished_at or e.created_at) - started_at).total_seconds() / 60, 4)
         for e in ordered
@@ -121,6 +121,7 @@ def _scales(
         Scale("experiments", "experiments", [float(n + 1) for n in range(len(ordered))]),
         Scale("epoch", "epoch", [round(value, 4) for value in by_epoch]),
         Scale("minutes", "minutes since the start", minutes),
-        Scale("hours", name, hours),
     ]
-    return [*found, Scale("dollars", "dollars", dollars)] if any(dollars) else found
+    # A scale of zeros shows nothing: results have whole seconds, and some models no price.
+    spent = [Scale("hours", name, hours), Scale("dollars", "dollars", dollars)]
+    return [*found, *(scale for scale in spent if any(scale.values))]

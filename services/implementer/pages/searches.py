@@ -135,7 +135,7 @@ def _best_of_epochs(
     direction: Direction,
 ) -> dict[int, BestOfEpoch]:
     """The best of each epoch that has a result, and the best so far, also while it runs."""
-    known = {each.epoch: (each.experiment, each.metric) for each in body.best}
+    finished = {each.epoch: each for each in body.best}
     of_batch: dict[str, tuple[str, float]] = {}
     for each in experiments:
         top = of_batch.get(each.batch)
@@ -144,8 +144,13 @@ def _best_of_epochs(
     so_far: float | None = None
     found = {}
     for epoch in summaries:
-        none = (None, None)
-        experiment, metric = known.get(epoch.number) or of_batch.get(epoch.batch, none)
+        experiment: str | None = None
+        metric: float | None = None
+        if epoch.number in finished:
+            ended = finished[epoch.number]
+            experiment, metric = ended.experiment, ended.metric
+        elif epoch.batch in of_batch:
+            experiment, metric = of_batch[epoch.batch]
         if metric is not None and (so_far is None or is_better(direction, metric, so_far)):
             so_far = metric
         found[epoch.number] = BestOfEpoch(
