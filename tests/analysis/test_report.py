@@ -295,6 +295,7 @@ def test_the_best_confirmed_is_that_of_the_largest_effect_on_fresh_seeds() -> No
     assert fact.value == "3.1350"
     assert fact.note.startswith("confirmed: better by +0.1200 [")
     assert "in the search 3.1000" in fact.note
+    assert "the lowest in the search, 3.0000, is confirmed with a smaller effect" in fact.note
     rows = {row[0]: row[1] for row in texts(table("table-1", found))}
     assert rows["Best confirmed, on fresh seeds"] == "3.1350 (+0.1200 [+0.0990, +0.1410])"
     assert report.winners[0].experiment == second.id

@@ -221,6 +221,12 @@ def test_a_search_says_why_its_batch_waits(api: TestClient, world: World) -> Non
         run.implement(experiment, name)
     (batch,) = api.get("/v1/batches", params={"search": run.id}).json()["data"]
     assert batch["waits_for"]
+    # A later epoch that ended does not hide it.
+    path = f"/v1/searches/{run.id}/epochs/1"
+    assert api.put(path, json={"ideas": [{"text": "Another idea."}]}).status_code == 201
+    later = api.post(f"{path}/batch", json={"baseline_seeds": 0}).json()["id"]
+    assert api.post(f"/v1/batches/{later}/cancel").status_code == 200
+    assert api.get(f"/v1/batches/{later}").json()["finished_at"]
     page = text_of(run.page())
     assert "Why it waits:" in page
     assert batch["waits_for"][0] in page

@@ -19,7 +19,7 @@ from assay.analysis.report.content import Fact, Report, Section, Summary
 from assay.analysis.report.record import SearchRecord, counts_as_tried, is_scored
 from assay.analysis.report.search_figures import Named, named
 from assay.analysis.rows import leads
-from assay.analysis.standing import best_result, standing
+from assay.analysis.standing import Claim, best_result, standing
 from assay.analysis.text import counted, format_number
 from assay.contracts.batch import ExperimentBody
 from assay.domain.metrics import Direction
@@ -126,7 +126,7 @@ def _summary(each: Named) -> Summary:
 
 
 def _standing(record: SearchRecord, best: ExperimentBody | None) -> str:
-    """Return what may be said of the best, and of a better one that was not confirmed."""
+    """Return what may be said of the best, and of another one that the search saw as better."""
     if best is None:
         return "no result yet"
     said = standing(best).in_words
@@ -134,7 +134,9 @@ def _standing(record: SearchRecord, best: ExperimentBody | None) -> str:
     if top is None or top == best.metric:
         return said
     which = "highest" if record.direction is Direction.MAXIMIZE else "lowest"
-    rest = "not confirmed" if best.confirmation is None else "not the best confirmed"
+    other = next(e for e in record.experiments if is_scored(e) and e.metric == top)
+    claim = standing(other).claim
+    rest = "confirmed with a smaller effect" if claim is Claim.CONFIRMED else f"{claim.value}"
     return f"{said}; the {which} in the search, {format_number(top)}, is {rest}"
 
 
