@@ -86,6 +86,8 @@ def batch(service: ServiceProcess) -> BatchBody:
     with service.client() as client:
         made = client.batches.create(toy_batch(ideas, baseline_seeds=2))
         client.batches.wait(made.id, timeout=120)
+        for experiment in client.experiments.list(batch=made.id):
+            client.experiments.annotate(experiment.id, tags=["seen", "a/b"])
         return client.batches.get(made.id)
 
 
@@ -99,6 +101,7 @@ def addresses(service: ServiceProcess, batch: BatchBody) -> list[str]:
         f"/compare?experiment={ids[0]}&experiment={ids[1]}",
         "/environments",
         "/environments/toy",
+        "/tags?tag=seen",
         "/workers",
         "/failures",
         "/submit",
