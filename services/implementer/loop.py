@@ -449,11 +449,14 @@ def _files(store: ObjectStore, codebase: str) -> Files:
     return environments.get_codebase(store, codebase)
 
 
-def _gpu_cap(context: Context, session: Session, work: Work, codebase: str) -> Failure | None:
+def _gpu_cap(
+    context: Context, session: Session, work: Work, own: str, canonical: str | None
+) -> Failure | None:
     """Why the measurements of an experiment may not be asked for, if a cap forbids it."""
     profile = work.manifest.profiles[work.profile]
     if not profile.gpus:
         return None
+    codebase = environments.add_codebase(context.db, session, own, work.environment_id, canonical)
     terms = implementations.terms_of(work)
     new = [
         seed
@@ -487,12 +490,10 @@ def conclude(context: Context, work: Work, outcome: Patched | Failure) -> None:
         return
     own = environments.put_codebase(context.store, outcome.files)
     with context.write() as session:
-        codebase = environments.add_codebase(
-            context.db, session, own, work.environment_id, work.same_code(outcome.canonical)
-        )
-        too_much = _gpu_cap(context, session, work, codebase)
+        canonical = work.same_code(outcome.canonical)
+        too_much = _gpu_cap(context, session, work, own, canonical)
         if too_much is not None:
             implementations.fail(context.db, session, work, too_much)
         else:
-            implementations.succeed(context.db, session, work, outcome.sample, codebase)
+            implementations.succeed(context.db, session, work, outcome.sample, own, canonical)
         samples.close(context.db, session, work.implementation)

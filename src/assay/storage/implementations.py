@@ -337,15 +337,23 @@ def terms_of(work: Work, *, more_priority: int = 0) -> Terms:
     return Terms(work.owner, work.submitted_at, priority, isolated, work.options.again, fresh)
 
 
-def succeed(db: Database, session: Session, work: Work, winner: int | None, codebase: str) -> None:
+def succeed(
+    db: Database,
+    session: Session,
+    work: Work,
+    winner: int | None,
+    codebase: str,
+    canonical: str | None = None,
+) -> None:
     """Record the codebase and ask for its measurements.
 
     `winner` is the sample whose diff applied and passed preflight; None if there was none to ask.
+    Where one with the same code (`canonical`) was recorded before, that one is measured.
 
     Raises:
         Fenced: another process took the idea over.
     """
-    environments.add_codebase(db, session, codebase, work.environment_id)
+    codebase = environments.add_codebase(db, session, codebase, work.environment_id, canonical)
     profile = work.manifest.profiles[work.profile]
     terms = terms_of(work)
     wanted = [

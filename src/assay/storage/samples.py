@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Boolean, Update, bindparam, func, insert, or_, select, update
+from sqlalchemy import Boolean, Update, bindparam, func, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from assay.domain.errors import NotFound
@@ -23,13 +24,19 @@ from assay.storage.text import clean_text
 Key = tuple[str, int, int]
 
 _SAMPLE = table_of(schema.Sample)
-_NEW = insert(_SAMPLE)
 _CHANGE = update(_SAMPLE).where(
     _SAMPLE.c.implementation_id == bindparam("of"),
     _SAMPLE.c.sample == bindparam("number"),
     _SAMPLE.c.revision == bindparam("time"),
 )
-_CALLING = _CHANGE.values(state="calling", tries=_SAMPLE.c.tries + 1)
+#: Recorded when it is first asked for, and counted when it is asked for again.
+_CALLING = {
+    dialect: insert(_SAMPLE).on_conflict_do_update(
+        index_elements=list(_SAMPLE.primary_key),
+        set_={"state": "calling", "tries": _SAMPLE.c.tries + 1},
+    )
+    for dialect, insert in (("sqlite", sqlite.insert), ("postgresql", postgresql.insert))
+}
 _ANSWERED = _CHANGE.values(
     {"state": "answered"} | {name: bindparam(name) for name in ("code", "answer", "thinking")}
 )
@@ -90,12 +97,10 @@ def calling(
     db: Database, session: Session, key: Key, prompt_version: str, *, is_repair: bool = False
 ) -> None:
     """A request is about to be sent, maybe again."""
-    if run(session, _CALLING, **_named(key)).rowcount:
-        return
     implementation, sample, revision = key
     run(
         session,
-        _NEW,
+        _CALLING[session.get_bind().dialect.name],
         implementation_id=implementation,
         sample=sample,
         revision=revision,
