@@ -42,7 +42,8 @@ class Orders:
 
 @dataclass
 class Stream:
-    """A client that follows a batch: the ids it was sent, and the seconds each took to come."""
+    """A client that follows a batch: the ids it was sent, and the seconds that those took to come
+    which were made while it was open."""
 
     batch: str
     ids: list[int] = field(default_factory=list)
@@ -71,6 +72,7 @@ async def follow(orders: Orders, stream: Stream, is_open: asyncio.Event) -> None
     if b" 200 " not in status:
         raise RuntimeError(f"a stream was answered {status!r}")
     is_open.set()
+    opened = datetime.now(UTC)
     kind = ""
     while line := await reader.readline():
         name, _, value = line.decode().rstrip("\n").partition(": ")
@@ -80,7 +82,8 @@ async def follow(orders: Orders, stream: Stream, is_open: asyncio.Event) -> None
             kind = value
         elif name == "data":
             made = datetime.fromisoformat(json.loads(value)["created_at"])
-            stream.delays.append((datetime.now(UTC) - made).total_seconds())
+            if made >= opened:
+                stream.delays.append((datetime.now(UTC) - made).total_seconds())
             if kind == "batch.finished":
                 stream.ended = True
                 break

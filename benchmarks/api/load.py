@@ -120,6 +120,8 @@ class Work:
         ]
         self.batches = [batch.id for batch in made]
         _wait(lambda: not any(self._count(_OPEN)), "all ideas are implemented")
+        if self.finished():
+            raise RuntimeError("this database holds these measurements already: fill a new one")
 
     def _count(self, states: Sequence[str]) -> list[int]:
         found = [self._client.batches.get(batch).counts for batch in self.batches]

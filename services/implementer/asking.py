@@ -210,7 +210,6 @@ class _Call:
         asking.check_caps(session)
         version = asking.executor.prompt_version(request)
         samples.calling(asking.context.db, session, self.key, version, is_repair=self.is_repair)
-        session.flush()
         start = CallStart(
             id=event.id,
             sample=request.sample,

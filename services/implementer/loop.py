@@ -452,7 +452,10 @@ def _files(store: ObjectStore, codebase: str) -> Files:
 def _gpu_cap(
     context: Context, session: Session, work: Work, own: str, canonical: str | None
 ) -> Failure | None:
-    """Why the measurements of an experiment may not be asked for, if a cap forbids it."""
+    """Record the codebase, and say why its measurements may not be asked for if a cap forbids it.
+
+    Without GPUs no cap does, and `succeed` records it.
+    """
     profile = work.manifest.profiles[work.profile]
     if not profile.gpus:
         return None

@@ -76,6 +76,8 @@ def serve(
     except (AssayError, OSError) as error:
         typer.echo(f"assay serve: {error}", err=True)
         raise typer.Exit(1) from None
+    finally:
+        gc.enable()
     freeze_loaded()
     _announce(service)
     failed = _wait(service, stop)

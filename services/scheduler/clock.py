@@ -110,6 +110,7 @@ class Scheduler:
 
         Returns how many assignments were made.
         """
+        self._is_cancelling = False
         if not self._lead():
             return 0
         with self.ticks.timed():

@@ -135,8 +135,7 @@ def freeze_loaded() -> None:
     """Leave what is loaded by now to the end of the process.
 
     A collection of all objects looks at modules, models and statements too, which are there for
-    good, and holds every thread up for 150 ms each time. Collecting goes on, if it was off.
+    good, and holds every thread up for 150 ms each time.
     """
     gc.collect()
     gc.freeze()
-    gc.enable()

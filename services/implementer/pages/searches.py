@@ -134,7 +134,7 @@ def _best_of_epochs(
     experiments: list[ExperimentBody],
     direction: Direction,
 ) -> dict[int, BestOfEpoch]:
-    """The best of each epoch that has a result, and the best so far, also while it runs."""
+    """The best of each submitted epoch, if any, and the best so far, also while it runs."""
     finished = {each.epoch: each for each in body.best}
     of_batch: dict[str, tuple[str, float]] = {}
     for each in experiments:

@@ -52,5 +52,7 @@ def tags(
         counts=counts,
         chosen=tag,
         searches=found_searches,
+        cursor=cursor,
+        searches_cursor=searches_cursor,
         experiments=found_experiments,
     )

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from assay.storage import schema
 from assay.storage.database import Database
-from assay.storage.rows import run, table_of
+from assay.storage.rows import get, run, table_of
 from assay.storage.text import clean_text
 from assay.storage.types import clock
 
@@ -134,9 +134,14 @@ def before(session: Session, payer: Payer, start: CallStart) -> None:
 
 def after(session: Session, call_id: str, end: CallEnd) -> None:
     """Record what came of a request, unless it is over: another process took the idea over, and
-    counted the request as interrupted."""
+    counted the request as interrupted.
+
+    Raises:
+        NotFound: there is no such request.
+    """
     message = clean_text(end.message[:_MAX_MESSAGE]) if end.message else None
-    run(session, _END, call=call_id, **asdict(end) | {"message": message})
+    if not run(session, _END, call=call_id, **asdict(end) | {"message": message}).rowcount:
+        get(session, schema.ModelCall, call_id, "call")
 
 
 def interrupt(session: Session, which: ColumnElement[bool]) -> int:

@@ -115,10 +115,12 @@ def move(
     experiment_id: str,
     state: ExperimentState,
     failure: Failure | None = None,
-    **values: Any,
+    codebase_id: str | None = None,
 ) -> bool:
     """Change an experiment's state unless it is terminal; tell whoever waits. False if it was."""
-    values["state"] = state.value
+    values: dict[str, Any] = {"state": state.value}
+    if codebase_id is not None:
+        values["codebase_id"] = codebase_id
     if failure is not None:
         values["failure"] = clean_json(failure.as_dict())
     statement = _END if state.is_terminal else _MOVE

@@ -90,7 +90,6 @@ def begin(
         is_replay=request.is_replay,
     )
     calls.before(session, payer, start)
-    session.flush()
     session.add(
         schema.IdeatorCall(
             call_id=call_id,

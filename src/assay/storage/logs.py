@@ -170,24 +170,26 @@ def wants_compaction(pieces: Iterable[Piece | StoredPiece]) -> set[str]:
 def compact(db: Database, store: ObjectStore, prefix: str, attempt_id: str, stream: str) -> int:
     """Move gathered rows beyond the first MiB into the object store. Returns how many."""
     with db.read() as session:
-        run = _first_run(session, attempt_id, stream)
-        if not run:
+        adjacent = _first_run(session, attempt_id, stream)
+        if not adjacent:
             return 0
         rows = session.scalars(
-            select(_table.data).where(*_rows(attempt_id, stream, run)).order_by(_table.byte_offset)
+            select(_table.data)
+            .where(*_rows(attempt_id, stream, adjacent))
+            .order_by(_table.byte_offset)
         )
         data = b"".join(row or b"" for row in rows)
-    piece = _put(store, prefix, Piece(stream, run[0], data))
+    piece = _put(store, prefix, Piece(stream, adjacent[0], data))
     with db.write() as session:
-        gone = changed(session, delete(_table).where(*_rows(attempt_id, stream, run)))
-        if gone != len(run):  # another process moves them, too
+        gone = changed(session, delete(_table).where(*_rows(attempt_id, stream, adjacent)))
+        if gone != len(adjacent):  # another process moves them, too
             session.rollback()
             return 0
         row = {"byte_offset": piece.offset, "size": piece.size, "key": piece.key}
         insert_missing(
             session, _table, [{"attempt_id": attempt_id, "stream": stream, "data": None, **row}]
         )
-    return len(run)
+    return len(adjacent)
 
 
 def _rows(attempt_id: str, stream: str, offsets: Sequence[int]) -> tuple[ColumnElement[bool], ...]:
@@ -213,16 +215,16 @@ def _first_run(session: Session, attempt_id: str, stream: str) -> list[int]:
         )
         .order_by(_table.byte_offset)
     ).all()
-    run: list[int] = []
+    adjacent: list[int] = []
     position = total = 0
     for offset, size in found:
-        if run and (offset != position or total >= _COMPACTED):
+        if adjacent and (offset != position or total >= _COMPACTED):
             if total >= (OBJECT if position == end else _SMALL):
-                return run
-            run, total = [], 0
-        run.append(offset)
+                return adjacent
+            adjacent, total = [], 0
+        adjacent.append(offset)
         position, total = offset + size, total + size
-    return run if total >= (OBJECT if position == end else _SMALL) else []
+    return adjacent if total >= (OBJECT if position == end else _SMALL) else []
 
 
 @dataclass(frozen=True)

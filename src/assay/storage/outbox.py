@@ -127,7 +127,7 @@ class Relay:
         return len(rows)
 
     def _deliver_alone(self) -> int:
-        # One writer at a time: a lower id never commits later.
+        # One writer at a time, and AUTOINCREMENT: no lower id commits later, none is used again.
         last = max(self._sent, default=0)
         with self._db.read() as session:
             rows = run(session, _AFTER, last=last, most=self.MOST).all()

@@ -22,8 +22,6 @@ from assay.storage.text import clean_json
 
 __all__ = ["Piece", "StoredPiece", "Telemetry", "is_kept", "store"]
 
-#: SQLite bounds the variables of a statement.
-_ROWS = 500
 #: Points with a smaller number are all stored. Assay's worker sends no more points of a kind.
 ALL_POINTS = 20_000
 #: From there on, about as many are stored each time that the number doubles.
@@ -65,7 +63,7 @@ class Telemetry:
 def store(session: Session, attempt_id: str, telemetry: Telemetry) -> None:
     """Store what is not stored yet."""
     logs.add(session, attempt_id, telemetry.logs)
-    _insert(
+    insert_missing(
         session,
         schema.CurvePoint,
         [
@@ -76,7 +74,7 @@ def store(session: Session, attempt_id: str, telemetry: Telemetry) -> None:
             and is_kept(seq, len(json.dumps(first := _first(values, CURVE_VALUES))))
         ],
     )
-    _insert(
+    insert_missing(
         session,
         schema.SystemPoint,
         [
@@ -89,8 +87,3 @@ def store(session: Session, attempt_id: str, telemetry: Telemetry) -> None:
 
 def _first(values: dict[str, float], most: int) -> dict[str, Any]:
     return {"values": clean_json(dict(islice(values.items(), most)))}
-
-
-def _insert(session: Session, model: type[schema.Base], rows: list[dict[str, Any]]) -> None:
-    for start in range(0, len(rows), _ROWS):
-        insert_missing(session, model, rows[start : start + _ROWS])
