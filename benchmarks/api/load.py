@@ -120,7 +120,7 @@ class Work:
         ]
         self.batches = [batch.id for batch in made]
         _wait(lambda: not any(self._count(_OPEN)), "all ideas are implemented")
-        if self.finished():
+        if not any(self._count(["queued", "running"])):
             raise RuntimeError("this database holds these measurements already: fill a new one")
 
     def _count(self, states: Sequence[str]) -> list[int]:
