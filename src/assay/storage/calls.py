@@ -22,21 +22,19 @@ LONGEST_IDEATOR_CALL = timedelta(hours=2)
 #: State of a call whose process is gone.
 INTERRUPTED = "interrupted"
 _MAX_MESSAGE = 2_000
+_CALL = table_of(schema.ModelCall)
 _INTERRUPT = (
-    update(table_of(schema.ModelCall))
-    .where(schema.ModelCall.state == "calling")
+    update(_CALL)
+    .where(_CALL.c.state == "calling")
     .values(
         state=INTERRUPTED,
         code=INTERRUPTED,
         is_estimate=True,
-        cost_usd=schema.ModelCall.reserved_usd,
+        cost_usd=_CALL.c.reserved_usd,
         finished_at=clock(),
     )
 )
-_INTERRUPT_ALL_OF = _INTERRUPT.where(
-    schema.ModelCall.implementation_id == bindparam("implementation")
-)
-_CALL = table_of(schema.ModelCall)
+_INTERRUPT_ALL_OF = _INTERRUPT.where(_CALL.c.implementation_id == bindparam("implementation"))
 _NEW = insert(_CALL).values(started_at=clock())
 _OF_SAMPLE = select(
     _CALL.c.state,
@@ -48,8 +46,8 @@ _OF_SAMPLE = select(
     _CALL.c.cost_usd,
 ).where(
     _CALL.c.implementation_id == bindparam("implementation"),
-    _CALL.c.sample == bindparam("of"),
-    _CALL.c.revision == bindparam("time"),
+    _CALL.c.sample == bindparam("sample"),
+    _CALL.c.revision == bindparam("revision"),
 )
 
 
@@ -178,5 +176,5 @@ def of_sample(
     session: Session, implementation_id: str, sample: int, revision: int
 ) -> Sequence[Row[*tuple[Any, ...]]]:
     """What all requests of one sample and revision came to."""
-    values = {"implementation": implementation_id, "of": sample, "time": revision}
-    return run(session, _OF_SAMPLE, **values).all()
+    key = {"implementation": implementation_id, "sample": sample, "revision": revision}
+    return run(session, _OF_SAMPLE, **key).all()

@@ -50,13 +50,11 @@ LOCAL = "local"
 LEASE = timedelta(seconds=30)
 _IMPLEMENTATION = table_of(schema.Implementation)
 _STATE = select(schema.Experiment.state).where(schema.Experiment.id == bindparam("experiment"))
-#: What an experiment is of; its environment's codebase is the baseline.
-_SETTING = (
-    select(schema.Batch, schema.Idea, schema.Environment.codebase)
+_ASKED = (
+    select(schema.Batch, schema.Idea)
     .select_from(schema.Experiment)
     .join(schema.Batch, schema.Batch.id == schema.Experiment.batch_id)
     .join(schema.Idea, schema.Idea.id == schema.Experiment.idea_id)
-    .join(schema.Environment, schema.Environment.id == schema.Batch.environment_id)
     .where(schema.Experiment.id == bindparam("experiment"))
 )
 #: Nobody else holds it. A holder that was restarted under its own name goes on at once.
@@ -160,7 +158,7 @@ def begin(
     experiment = session.get(schema.Experiment, experiment_id, with_for_update={"key_share": True})
     if experiment is None or experiment.state not in _WAITING:
         return None
-    batch, idea, baseline = session.execute(_SETTING, {"experiment": experiment_id}).one()
+    batch, idea = session.execute(_ASKED, {"experiment": experiment_id}).one()
     if batch.state == BatchState.CANCELLED.value:  # and its experiments are about to be
         return None
     now = db.now(session)
@@ -176,6 +174,7 @@ def begin(
         calls.interrupt_all_of(session, implementation)
     options = caps.options_of(batch)
     base = bases.base_of(idea)
+    environment = environments.registered(session, batch.environment_id)
     return Work(
         experiment=experiment_id,
         batch=batch.id,
@@ -183,9 +182,9 @@ def begin(
         holder=holder,
         owner=batch.owner,
         environment_id=batch.environment_id,
-        manifest=environments.manifest(session, batch.environment_id),
-        baseline_codebase=baseline,
-        base_codebase=base.codebase if base else baseline,
+        manifest=environment.manifest,
+        baseline_codebase=environment.codebase,
+        base_codebase=base.codebase if base else environment.codebase,
         profile=batch.profile,
         on=conditions.of_batch(session, batch),
         executor=batch.executor,

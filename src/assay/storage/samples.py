@@ -25,9 +25,9 @@ Key = tuple[str, int, int]
 
 _SAMPLE = table_of(schema.Sample)
 _CHANGE = update(_SAMPLE).where(
-    _SAMPLE.c.implementation_id == bindparam("of"),
-    _SAMPLE.c.sample == bindparam("number"),
-    _SAMPLE.c.revision == bindparam("time"),
+    _SAMPLE.c.implementation_id == bindparam("of_implementation"),
+    _SAMPLE.c.sample == bindparam("of_sample"),
+    _SAMPLE.c.revision == bindparam("of_revision"),
 )
 #: Recorded when it is first asked for, and counted when it is asked for again.
 _CALLING = {
@@ -55,7 +55,7 @@ _ENDED = _CHANGE.values(
 _OPEN = (
     select(_SAMPLE.c.sample, _SAMPLE.c.revision)
     .where(
-        _SAMPLE.c.implementation_id == bindparam("of"),
+        _SAMPLE.c.implementation_id == bindparam("implementation"),
         _SAMPLE.c.state.in_(("calling", "answered")),
     )
     .order_by(_SAMPLE.c.sample, _SAMPLE.c.revision)
@@ -146,19 +146,24 @@ def ended(db: Database, session: Session, key: Key, verdict: Verdict) -> None:
 
 
 def _change(session: Session, statement: Update, key: Key, **values: Any) -> None:
-    if not run(session, statement, **_named(key), **values).rowcount:
+    implementation, sample, revision = key
+    changed = run(
+        session,
+        statement,
+        of_implementation=implementation,
+        of_sample=sample,
+        of_revision=revision,
+        **values,
+    )
+    if not changed.rowcount:
         raise NotFound(f"sample {key!r} was not found")
-
-
-def _named(key: Key) -> dict[str, Any]:
-    return dict(zip(("of", "number", "time"), key, strict=True))
 
 
 def close(db: Database, session: Session, implementation_id: str) -> None:
     """End what is left of an implementation that has ended: siblings of the winner that were
     asked, or had answered, when their process died."""
     calls.interrupt_all_of(session, implementation_id)
-    for row in run(session, _OPEN, of=implementation_id).mappings().all():
+    for row in run(session, _OPEN, implementation=implementation_id).mappings().all():
         key = (implementation_id, row["sample"], row["revision"])
         ended(db, session, key, Verdict("cancelled"))
 
