@@ -20,7 +20,7 @@ from assay.domain.states import FailureStage
 from assay.llm import Executor, recording
 from assay.llm.interface import ModelError
 from assay.storage import calls, implementations
-from assay.storage.implementations import Waiting, Work
+from assay.storage.implementations import Ahead, Waiting, Work
 from assay.telemetry.logs import keep
 from services.implementer.asking import NoLongerWantedError
 from services.implementer.context import Context
@@ -38,6 +38,8 @@ MAX_FAULTS = 5
 THREADS = 2
 #: More ideas are looked for when no more than this share of what a batch had under way is.
 REFILL = 0.9
+#: So often is looked whether a batch that was far enough ahead of measuring may go on.
+AHEAD_SECONDS = 1.0
 #: Leases are renewed this many times before they would run out.
 RENEWALS = 6
 
@@ -78,7 +80,7 @@ class ImplementPool:
         #: Numbers ideas in the order in which they are begun.
         self._numbers = itertools.count()
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._places = Places(context.settings.concurrent_ideas)
+        self._places = Places(context.settings.concurrent_ideas, context.settings.ideas_ahead)
         #: How many ideas of each batch were under way after the last look for more.
         self._of_batch_then: Counter[str] = Counter()
         #: Those that have begun, and so are held.
@@ -95,12 +97,14 @@ class ImplementPool:
         self._stopping = False
         #: Of its own: renewals must not wait for work that is waiting itself.
         self._renewing = ThreadPoolExecutor(1, "renewals")
-        #: Whether the last look found more than there was room for.
+        #: Whether the last look found more than there were places for.
         self._is_more = False
+        #: Batches of which the last look left ideas out, as they are far enough ahead.
+        self._far_ahead: set[str] = set()
 
     def start(self) -> None:
         """Start the thread, which also takes up what an earlier process left unfinished."""
-        self._thread.start(self._rescan(), self._keep_leases())
+        self._thread.start(self._rescan(), self._go_on(), self._keep_leases())
 
     def stop(self) -> None:
         """Stop; unfinished ideas are taken up by another process, or the next."""
@@ -145,6 +149,24 @@ class ImplementPool:
             self._later(self._sweep())
             await asyncio.sleep(self._context.settings.rescan_seconds)
 
+    async def _go_on(self) -> None:
+        """Look for work when a batch that was far enough ahead of measuring no longer is."""
+        while True:
+            await asyncio.sleep(AHEAD_SECONDS)
+            if not self._far_ahead:
+                continue
+            try:
+                self._places.see(await asyncio.to_thread(self._ahead))
+            except Exception as error:  # the next one will do it
+                log.warning("cannot look how far ideas are implemented: %s", error)
+                continue
+            if not self._far_ahead.issubset(self._places.ahead()):
+                self._find_soon()
+
+    def _ahead(self) -> dict[str, Ahead]:
+        with self._context.db.read() as session:
+            return implementations.ahead(session)
+
     async def _sweep(self) -> None:
         """Close the calls of processes that are gone, so that no cap counts them for ever."""
 
@@ -173,24 +195,34 @@ class ImplementPool:
                 return  # the next idea that is done looks again
             try:
                 known = [*self._tasks, *self._resting]
-                full = self._places.full()
-                found = await asyncio.to_thread(self._unfinished, free, known, full)
+                self._places.see(await asyncio.to_thread(self._ahead))
+                full, far_ahead = self._places.full(), self._places.ahead()
+                found = await asyncio.to_thread(self._unfinished, free, known, full, far_ahead)
             except Exception as error:  # without this look, lost messages would stay lost
                 log.warning("cannot look for ideas to implement: %s", error)
                 return
-            self._is_more = len(found) == free or bool(full)
+            self._is_more = bool(full)
+            self._far_ahead = set(far_ahead)
             for each in found:
                 if self._places.is_full(each.batch) or self._places.is_full_of(each.owner):
                     self._is_more = True
+                elif each.is_new and self._places.is_ahead(each.batch):
+                    self._far_ahead.add(each.batch)
                 else:
                     self._look_at(each)
+            if len(found) == free:
+                self._is_more = True
+                # Those that were passed over took the places of others in this list.
+                self._find_again |= not self._far_ahead.issubset(far_ahead)
             self._of_batch_then = self._places.of_batch.copy()
 
-    def _unfinished(self, limit: int, known: list[str], full: list[str]) -> list[Waiting]:
-        db = self._context.db
+    def _unfinished(
+        self, limit: int, known: list[str], full: list[str], far_ahead: list[str]
+    ) -> list[Waiting]:
+        db, holder = self._context.db, self._context.holder
         with db.read() as session:
             return implementations.unfinished(
-                db, session, self._context.holder, limit=limit, known=known, full=full
+                db, session, holder, limit=limit, known=known, full=full, far_ahead=far_ahead
             )
 
     def _look_at(self, waiting: Waiting) -> None:

@@ -51,6 +51,12 @@ class ImplementerSettings(ServiceSettings):
         description="Ideas implemented at once, of one batch three quarters of them; most wait "
         "for a call.",
     )
+    ideas_ahead: int = Field(
+        256,
+        ge=1,
+        description="While so many ideas of a batch are implemented and wait to be measured (or as "
+        "many as it has running, if that is more), no further one of it is begun.",
+    )
     shares: Weights = Field(
         {},
         description="Owner → weight of its share in implementing (JSON); 1 for all others.",

@@ -65,9 +65,10 @@ def world(db: Database, store: LocalStore, catalog: Catalog) -> World:
 
 
 @contextmanager
-def served(world: World, catalog: Catalog) -> Iterator[TestClient]:
-    """A client of the API over a world."""
-    context = Context(world.db, world.store, catalog, ImplementerSettings(), variables={})
+def served(world: World, catalog: Catalog, **settings: Any) -> Iterator[TestClient]:
+    """A client of the API over a world, with these settings."""
+    read = ImplementerSettings(**settings)
+    context = Context(world.db, world.store, catalog, read, variables={})
     with TestClient(create_app(context), raise_server_exceptions=False) as client:
         yield client
 

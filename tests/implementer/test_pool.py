@@ -227,25 +227,81 @@ def test_what_was_begun_before_a_restart_comes_first(context: Context) -> None:
     with context.db.write() as session:
         assert implementations.begin(context.db, session, last.id) is not None
     with context.db.read() as session:
-        assert implementations.unfinished(context.db, session, limit=1) == [last]
+        assert implementations.unfinished(context.db, session, limit=1) == [
+            last._replace(is_new=False)
+        ]
+
+
+def literal_batch(context: Context, ideas: int, first: int = 2) -> str:
+    """A batch of ideas that spell out an edit each."""
+    texts = (
+        f"[Experiment] Steps of {n}.\n[Code Changes]\nIn `train.py`:\n"
+        f"<<<<<<< SEARCH\nSTEP = 1\n=======\nSTEP = {n}\n>>>>>>> REPLACE\n[End]"
+        for n in range(first, first + ideas)
+    )
+    request = BatchRequest.model_validate(batch(*texts, options={"baseline_seeds": 0}))
+    environment = environments.register(context.db, context.store, context.catalog.get("count"))
+    with context.db.write() as session:
+        return batches.create(context.db, session, request, "a", environment, Conditions("cpu"))
+
+
+def test_a_batch_is_implemented_no_further_ahead_than_it_may(context: Context) -> None:
+    """10,000 ideas were all implemented, and paid for, while the first were being measured."""
+    context.settings.ideas_ahead = 10
+    context.settings.rescan_seconds = 60
+    large = literal_batch(context, 40)
+
+    def of(batch: str, *states: str) -> list[str]:
+        experiment = schema.Experiment
+        with context.db.read() as session:
+            return list(
+                session.scalars(
+                    select(experiment.id).where(
+                        experiment.batch_id == batch, experiment.state.in_(states)
+                    )
+                )
+            )
+
+    pool = ImplementPool(context)
+    pool.start()
+    try:
+        wait_until(lambda: len(of(large, "queued")) == 10)
+        small = literal_batch(context, 3, first=100)
+        pool.rescan()
+        wait_until(lambda: len(of(small, "queued")) == 3)
+        assert len(of(large, "submitted")) == 30, "it waits, and holds up no other"
+        for experiment in of(large, "queued")[:5]:
+            with context.db.write() as session:
+                batches.cancel_experiment(context.db, session, experiment)
+        wait_until(lambda: len(of(large, "submitted")) == 25)
+        wait_until(lambda: len(of(large, "queued")) == 10)
+    finally:
+        pool.stop()
+
+
+def test_what_was_begun_goes_on_however_far_ahead_its_batch_is(context: Context) -> None:
+    context.settings.ideas_ahead = 1
+    large = literal_batch(context, 3)
+    with context.db.read() as session:
+        found = [each.id for each in implementations.unfinished(context.db, session)]
+    with context.db.write() as session:
+        for experiment in found[:2]:
+            assert implementations.begin(context.db, session, experiment) is not None
+    pool = ImplementPool(context)
+    pool.start()
+    try:
+        wait_until(lambda: state(context, found[0]) == state(context, found[1]) == "queued")
+        assert state(context, found[2]) == "submitted"
+    finally:
+        pool.stop()
+    with context.db.read() as session:
+        assert implementations.ahead(session) == {large: (2, 0)}
 
 
 def test_the_first_ideas_of_a_large_batch_are_done_before_the_last_are_begun(
     context: Context,
 ) -> None:
-    request = BatchRequest.model_validate(
-        batch(
-            *(
-                f"[Experiment] Steps of {n}.\n[Code Changes]\nIn `train.py`:\n"
-                f"<<<<<<< SEARCH\nSTEP = 1\n=======\nSTEP = {n}\n>>>>>>> REPLACE\n[End]"
-                for n in range(2, 122)
-            ),
-            options={"baseline_seeds": 0},
-        )
-    )
-    environment = environments.register(context.db, context.store, context.catalog.get("count"))
-    with context.db.write() as session:
-        batches.create(context.db, session, request, "a", environment, Conditions("cpu"))
+    literal_batch(context, 120)
     events = schema.Event
 
     def all_done() -> bool:

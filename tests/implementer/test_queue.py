@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from assay.contracts.queue import QueueBody
 from assay.environments.catalog import Catalog
 from assay.storage import cordons, implementations, schema
+from assay.storage.implementations import Ahead
 from services.implementer.places import Places
 from tests.implementer.conftest import served
 from tests.scheduler.moments import scheduler
@@ -173,8 +174,33 @@ def statements(world: World, call: Callable[[], Any]) -> int:
     return len(asked)
 
 
+def test_how_far_ahead_of_measuring_a_batch_may_be_implemented() -> None:
+    places = Places(64, 10)
+    places.see({"a": Ahead(6, 2), "b": Ahead(6, 20)})
+    places.add("owner", "a", 3)
+    assert places.ahead() == ["a"], "there is room for one: not worth a look"
+    assert not places.is_ahead("a")
+    places.add("owner", "a")
+    assert places.is_ahead("a")
+    assert not places.is_ahead("b"), "all that runs may end at once"
+
+
+def test_an_idea_waits_for_those_of_its_batch_that_are_not_measured(
+    world: World, catalog: Catalog
+) -> None:
+    large = world.submit("1", "2", "3")
+    small = world.submit("4")
+    for number, experiment in enumerate(world.experiments(large)[:2]):
+        world.implement(experiment.id, f"a = {number}\n")
+    with served(world, catalog, ideas_ahead=2) as client:
+        first, last = read(client).implementing.next
+    assert (first.batch, first.reason) == (small, "unclaimed")
+    assert (last.batch, last.reason) == (large, "ahead")
+    assert last.why.startswith("2 ideas of its batch are implemented and wait to be measured")
+
+
 def test_a_batch_leaves_places_for_the_next_and_an_owner_for_another() -> None:
-    places = Places(64)
+    places = Places(64, 100)
     for name in ("a", "b", "c"):
         while not places.is_full(name):
             places.add("owner", name)

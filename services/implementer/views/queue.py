@@ -23,7 +23,7 @@ from assay.storage import implementations, leader, queue, schema, waiting
 from assay.storage.placing import Rules, Waiting
 from assay.storage.queue import Of, OwnBatch, Placing
 from services.implementer.context import Context
-from services.implementer.places import Places
+from services.implementer.places import ROOM, Places
 from services.implementer.views import waits
 
 #: Batches that are listed of each stage.
@@ -136,8 +136,10 @@ def _moment(seconds: float | None) -> datetime | None:
 def _implementing(
     context: Context, session: Session, owner: str, own: Mapping[Of, OwnBatch], limit: int
 ) -> QueueStage:
-    most = context.settings.concurrent_ideas
-    processes: dict[str, Places] = defaultdict(lambda: Places(most))
+    most, most_ahead = context.settings.concurrent_ideas, context.settings.ideas_ahead
+    processes: dict[str, Places] = defaultdict(lambda: Places(most, most_ahead))
+    everywhere = Places(most, most_ahead)
+    everywhere.see(implementations.ahead(session))
     waiting_, under_way, owners = Counter[str](), Counter[str](), dict[str, str]()
     for each in queue.ideas(context.db, session):
         owners[each.batch] = each.owner
@@ -146,9 +148,11 @@ def _implementing(
         else:
             under_way[each.batch] += each.number
             processes[each.holder].add(each.owner, each.batch, each.number)
+            everywhere.add(each.owner, each.batch, each.number)
     # One that has nothing under way cannot be seen, but takes what waits as soon as it looks.
     crowded = [set(each.full()) for each in processes.values()]
     full = set.intersection(*crowded) if crowded else set[str]()
+    far_ahead = everywhere.ahead()
     answers = queue.answers(context.db, session)
     times = {batch.id: of for of, batch in own.items()}
     amounts = {
@@ -160,9 +164,15 @@ def _implementing(
     }
     shares = context.settings.shares
     found = _shares(amounts, owner, lambda name: shares.get(name, 1.0))
+    coming = queue.next_ideas(context.db, session, limit, sorted(full), far_ahead)
     next_ = [
-        _next_idea(place, each, each.owner == owner, processes, full)
-        for place, each in enumerate(queue.next_ideas(context.db, session, limit, sorted(full)), 1)
+        _next_idea(
+            place,
+            each,
+            yours=each.owner == owner,
+            why=_far_ahead(each, everywhere) or _why_not_begun(each, processes, full),
+        )
+        for place, each in enumerate(coming, 1)
     ]
     return QueueStage(
         unit="places",
@@ -175,13 +185,9 @@ def _implementing(
 
 
 def _next_idea(
-    place: int,
-    each: implementations.Waiting,
-    yours: bool,
-    processes: Mapping[str, Places],
-    full: set[str],
+    place: int, each: implementations.Waiting, *, yours: bool, why: tuple[str, str]
 ) -> QueueNext:
-    reason, why = _why_not_begun(each, processes, full)
+    reason, why_ = why
     return QueueNext(
         place=place,
         yours=yours,
@@ -191,8 +197,17 @@ def _next_idea(
         gpus=0,
         cpus=0,
         reason=reason,
-        why=why,
+        why=why_,
         at=None,
+    )
+
+
+def _far_ahead(each: implementations.Waiting, places: Places) -> tuple[str, str] | None:
+    if not each.is_new or not places.is_ahead(each.batch, ROOM):
+        return None
+    return "ahead", (
+        f"{places.waiting(each.batch)} ideas of its batch are implemented and wait to be measured; "
+        "it is begun when fewer do"
     )
 
 

@@ -93,6 +93,17 @@ _END = (
     )
 )
 
+_QUEUED, _RUNNING = ExperimentState.QUEUED.value, ExperimentState.RUNNING.value
+_AHEAD = (
+    select(
+        schema.Experiment.batch_id,
+        func.count().filter(schema.Experiment.state == _QUEUED),
+        func.count().filter(schema.Experiment.state == _RUNNING),
+    )
+    .where(schema.Experiment.state.in_([_QUEUED, _RUNNING]))
+    .group_by(schema.Experiment.batch_id)
+)
+
 
 @dataclass(frozen=True)
 class Work:
@@ -215,12 +226,27 @@ def _given_codebase(session: Session, idea: schema.Idea) -> str | None:
 
 
 class Waiting(NamedTuple):
-    """An experiment that waits to be implemented: of which batch, and of whom."""
+    """An experiment that waits to be implemented: of which batch, and of whom. `is_new`: nobody
+    has begun it."""
 
     id: str
     batch: str
     owner: str
     priority: int
+    is_new: bool
+
+
+class Ahead(NamedTuple):
+    """How many experiments of a batch are implemented: those that wait to be measured, and those
+    that are being measured."""
+
+    waiting: int
+    running: int
+
+
+def ahead(session: Session) -> dict[str, Ahead]:
+    """Return how far each batch is implemented ahead of measuring."""
+    return {batch: Ahead(*numbers) for batch, *numbers in run(session, _AHEAD)}
 
 
 def unfinished(
@@ -231,11 +257,12 @@ def unfinished(
     limit: int = 1000,
     known: Collection[str] = (),
     full: Collection[str] = (),
+    far_ahead: Collection[str] = (),
 ) -> list[Waiting]:
     """Return experiments that this holder may implement, in the order in which they come next.
 
-    The `known` ones are left out, and those of the batches and owners that are `full`. Owners take
-    turns. An owner's batches with the highest priority come first, and batches of equal priority
+    The `known` ones are left out, those of the batches and owners that are `full`, and of the
+    batches that are `far_ahead` those that nobody has begun. Owners take turns. An owner's batches with the highest priority come first, and batches of equal priority
     take turns. Within a batch, what was begun before comes first.
     """
     priority = func.coalesce(schema.Batch.options["priority"].as_integer(), 0)
@@ -249,6 +276,7 @@ def unfinished(
             schema.Experiment.batch_id,
             schema.Batch.owner,
             priority.label("priority"),
+            is_new.label("is_new"),
             place.label("place"),
         )
         .join(
@@ -262,6 +290,7 @@ def unfinished(
             schema.Experiment.id.not_in(known),
             schema.Experiment.batch_id.not_in(full),
             schema.Batch.owner.not_in(full),
+            or_(is_new == 0, schema.Experiment.batch_id.not_in(far_ahead)),
             _FREE,
         )
         .subquery()
@@ -271,12 +300,12 @@ def unfinished(
         partition_by=found.owner, order_by=(found.priority.desc(), found.place, found.id)
     )
     rows = session.execute(
-        select(found.id, found.batch_id, found.owner, found.priority)
+        select(found.id, found.batch_id, found.owner, found.priority, found.is_new)
         .order_by(turn, found.place, found.id)
         .limit(limit),
         {"by": holder, "now": db.now(session)},
     )
-    return [Waiting(*row) for row in rows]
+    return [Waiting(*row[:-1], is_new=bool(row.is_new)) for row in rows]
 
 
 def renew(db: Database, session: Session, holder: str = LOCAL, ttl: timedelta = LEASE) -> set[str]:

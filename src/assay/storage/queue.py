@@ -77,12 +77,14 @@ def ideas(db: Database, session: Session) -> list[Ideas]:
 
 
 def next_ideas(
-    db: Database, session: Session, limit: int, full: Sequence[str]
+    db: Database, session: Session, limit: int, full: Sequence[str], far_ahead: Sequence[str]
 ) -> list[implementations.Waiting]:
     """Return the ideas that are begun next: first those that are not of the batches and owners
-    that are `full`, then the others."""
-    found = implementations.unfinished(db, session, NOBODY, limit=limit, full=full)
-    if full and len(found) < limit:
+    that are `full` or `far_ahead`, then the others."""
+    found = implementations.unfinished(
+        db, session, NOBODY, limit=limit, full=full, far_ahead=far_ahead
+    )
+    if (full or far_ahead) and len(found) < limit:
         known = [each.id for each in found]
         more = limit - len(found)
         found += implementations.unfinished(db, session, NOBODY, limit=more, known=known)
