@@ -3,11 +3,13 @@
     python -m benchmarks.crowd                              # on SQLite and on Postgres; minutes
     python -m benchmarks.crowd --database sqlite --ideas 2000
 
-SQLite is the embedded service, Postgres a stack of processes. Ten batches of five run alone, then
-the large batch runs alone for a while, then ten more batches of five beside it. Then the large one
-is cancelled, while another client submits one idea after another: the longest of those requests
-says how long a writer waits. Each time is given in seconds of the clock and in processor seconds
-of the service, without the trainings: on a busy machine only the latter can be compared.
+SQLite is the embedded service, Postgres a stack of processes. Ten batches of five run alone, three
+times. When the large batch is implemented as far ahead as it may be, it runs alone for a while,
+then ten more batches of five beside it, three times, and alone once more: each time beside is
+compared with the times alone before and after it. Then the large one is cancelled, while another
+client submits one idea after another: the longest of those requests says how long a writer waits.
+Each time is given in seconds of the clock and, but for the rounds beside, in processor seconds of
+the service, without the trainings.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from statistics import mean
 
 import psutil
 from sqlalchemy import func, select
@@ -36,8 +40,10 @@ from tests.support.databases import POSTGRES
 from tests.support.service import running, toy_batch, toy_ideas
 from tests.support.stack import Stack
 
-SMALL_BATCHES, SMALL_IDEAS = 10, 5
-ALONE_SECONDS = 30.0
+SMALL_BATCHES, SMALL_IDEAS, ROUNDS = 10, 5, 3
+ALONE_SECONDS = 20.0
+#: So many ideas of the large batch wait to be measured when it runs steadily.
+STEADY_IDEAS = 200
 WAIT_SECONDS = 1800.0
 POLL_SECONDS = 0.1
 #: Name and limit of each bar; see `bars`.
@@ -126,6 +132,24 @@ def wait_for(client: Client, batch: str, condition: Callable[[BatchBody], bool])
     return body
 
 
+def per_second_alone(client: Client, large: str) -> float:
+    """How many ideas of a batch are measured in a second while nothing else runs."""
+    began, before = time.monotonic(), client.batches.get(large).counts.succeeded
+    time.sleep(ALONE_SECONDS)
+    done = client.batches.get(large).counts.succeeded - before
+    return done / (time.monotonic() - began)
+
+
+def per_second_beside(client: Client, large: str, first: int) -> tuple[float, float]:
+    """How many ideas of a large batch and of ten small ones are measured in a second, and how
+    many seconds the small ones take."""
+    began, before = time.monotonic(), client.batches.get(large).counts.succeeded
+    small_batches(client, first)
+    seconds = time.monotonic() - began
+    done = client.batches.get(large).counts.succeeded - before + SMALL_BATCHES * SMALL_IDEAS
+    return done / seconds, seconds
+
+
 class Writer:
     """A client that submits one idea after another, and how long the longest request took."""
 
@@ -159,24 +183,28 @@ def measure(servers: Servers, ideas: int) -> dict[str, float]:
     with servers.client() as client, servers.client() as other:
         small_batches(client, 20_000)  # what is done once, such as preparing data
         with timed(servers, found, "small_alone"):
-            small_batches(client, 21_000)
+            for number in range(ROUNDS):
+                small_batches(client, 21_000 + 100 * number)
         with timed(servers, found, "accept"):
             large = client.batches.create(toy_batch(toy_ideas(ideas), baseline_seeds=0)).id
-        wait_for(client, large, lambda body: body.counts.succeeded > 0)
-        began, before = time.monotonic(), client.batches.get(large).counts.succeeded
-        time.sleep(ALONE_SECONDS)
-        alone = client.batches.get(large).counts.succeeded - before
-        alone_rate = alone / (time.monotonic() - began)
-        before = client.batches.get(large).counts.succeeded
-        with timed(servers, found, "small_beside"):
-            small_batches(client, 22_000)
-        beside = client.batches.get(large).counts.succeeded - before
-        done = beside + SMALL_BATCHES * SMALL_IDEAS
-        rate = done / found["small_beside_s"]
-        found["small_ratio"] = round(found["small_beside_s"] / found["small_alone_s"], 2)
-        found["per_second_alone"] = round(alone_rate, 2)
-        found["per_second_beside"] = round(rate, 2)
-        found["throughput_lost"] = round(1 - rate / alone_rate, 3)
+        wait_for(client, large, lambda body: body.counts.queued >= STEADY_IDEAS)
+        alone, beside, seconds = [per_second_alone(client, large)], list[float](), 0.0
+        for number in range(ROUNDS):
+            rate, took = per_second_beside(client, large, 22_000 + 100 * number)
+            beside.append(rate)
+            seconds += took
+            alone.append(per_second_alone(client, large))
+        found["small_beside_s"] = round(seconds, 2)
+        found["small_ratio"] = round(seconds / found["small_alone_s"], 2)
+        found["per_second_alone"] = round(mean(alone), 2)
+        found["per_second_beside"] = round(mean(beside), 2)
+        # Each with those around it, as an experiment costs more the more there are.
+        lost_of = [
+            1 - rate / mean(around) for rate, around in zip(beside, pairwise(alone), strict=True)
+        ]
+        found["throughput_lost"] = round(mean(lost_of), 3)
+        found["throughput_lost_least"] = round(min(lost_of), 3)
+        found["throughput_lost_most"] = round(max(lost_of), 3)
         with Writer(other, 23_000) as writer, timed(servers, found, "cancel_done"):
             with timed(servers, found, "cancel_acknowledged"):
                 state = client.batches.cancel(large).state

@@ -19,6 +19,7 @@ from assay.storage.database import Database
 from assay.storage.funnel import BatchTally
 from assay.storage.objects import ObjectStore
 from assay.storage.outbox import has_posted
+from services.implementer.earlier import EarlierIdeas
 from services.implementer.feeds import Feeds
 from services.implementer.open_streams import OpenStreams
 from services.implementer.outcomes import BatchOutcome, FinishedBatches
@@ -97,6 +98,7 @@ class Context:
         self.tokens = WorkerTokens(self.db)
         self._checked: tuple[ObjectStore | None, float] = (None, 0.0)
         self.streams = OpenStreams(self.settings.streams_per_client, self.settings.streams)
+        self.earlier = EarlierIdeas()
         self.feeds = Feeds(self.db.notifier)
         self.finished: FinishedBatches[BatchOutcome] = FinishedBatches()
         self.tallies: FinishedBatches[BatchTally] = FinishedBatches()

@@ -207,7 +207,9 @@ def _check_confirmed(
     """Refuse to confirm what is not the owner's, has no result, or was made on other terms; and
     a batch that confirms some of its ideas and implements others."""
     confirms = [idea.confirms is not None for idea in request.ideas]
-    if any(confirms) and not all(confirms):
+    if not any(confirms):
+        return
+    if not all(confirms):
         raise InvalidInput.field(
             f"/ideas/{confirms.index(False)}/confirms",
             "the other ideas confirm experiments, which is measured on another split; submit this "
@@ -216,8 +218,6 @@ def _check_confirmed(
         )
     with context.db.read() as session:
         for place, idea in enumerate(request.ideas):
-            if idea.confirms is None:
-                continue
             row = session.get(schema.Experiment, idea.confirms)
             batch = None if row is None else session.get(schema.Batch, row.batch_id)
             if row is None or batch is None or batch.owner != owner:
@@ -239,8 +239,7 @@ def _check_confirmed(
             else:
                 continue
             raise InvalidInput.field(f"/ideas/{place}/confirms", wrong, "not_confirmable")
-        if any(confirms):
-            _check_fresh(session, request)
+        _check_fresh(session, request)
 
 
 def _check_fresh(session: Session, request: BatchRequest) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from sqlalchemy import update
 from starlette.testclient import TestClient
 
+from assay.domain.similarity import Effort, read
 from assay.storage import schema
+from services.implementer import earlier
+from services.implementer.app import create_app
 from services.implementer.context import Context
 from tests.implementer.conftest import batch
 
@@ -75,6 +79,78 @@ def test_what_failed_or_was_cancelled_may_be_tried_again(
         session.execute(update(schema.Experiment).values(state="failed"))
     (again,) = experiments(api, submit(api, AGAIN, novelty="skip")["id"])
     assert again["state"] == "submitted"
+
+
+def test_what_was_remembered_and_failed_may_be_tried_again(
+    api: TestClient, context: Context
+) -> None:
+    first = experiments(api, submit(api, FOURS)["id"])[0]["id"]
+    (like,) = experiments(api, submit(api, AGAIN)["id"])
+    assert like["idea"]["similar"][0]["experiment"] == first
+    with context.db.write() as session:
+        session.execute(update(schema.Experiment).values(state="cancelled"))
+    (again,) = experiments(api, submit(api, AGAIN, novelty="skip")["id"])
+    assert (again["state"], again["idea"]["similar"]) == ("submitted", [])
+
+
+def test_earlier_ideas_are_read_once(
+    api: TestClient, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner with thousands of them waited a quarter of a second for each batch."""
+    submit(api, FOURS, OTHER)
+    seen: list[str] = []
+
+    def noting(texts: list[str], effort: Effort) -> dict[str, list[str] | None]:
+        seen.extend(texts)
+        return read(texts, effort)
+
+    monkeypatch.setattr(earlier, "read", noting)
+    submit(api, "Count downwards.")
+    submit(api, "Count in pairs.")
+    assert seen == [FOURS, OTHER, "Count downwards."]
+
+
+def test_another_process_sees_what_this_one_took(api: TestClient, context: Context) -> None:
+    submit(api, FOURS)
+    other = Context(
+        context.db, context.store, context.catalog, context.settings, variables=context.variables
+    )
+    with TestClient(create_app(other)) as elsewhere:
+        made = experiments(elsewhere, submit(elsewhere, OTHER)["id"])
+        assert made[0]["idea"]["similar"] == []
+        (first,) = experiments(api, submit(api, "Count downwards.")["id"])
+        (like,) = experiments(elsewhere, submit(elsewhere, "Count downwards!")["id"])
+    assert like["idea"]["similar"][0]["experiment"] == first["id"]
+
+
+def test_the_latest_ideas_are_compared_with(
+    api: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(earlier, "MOST_EARLIER", 2)
+    monkeypatch.setattr(earlier, "MOST_KEPT", 3)
+    submit(api, FOURS)
+    submit(api, OTHER, "Count downwards.")
+    assert similar(api, AGAIN), "there is room for some more"
+    assert similar(api, AGAIN), "it was sent once more"
+    submit(api, "Count in pairs.", "Count in words.")
+    assert not similar(api, AGAIN)
+    assert not similar(api, OTHER)
+
+
+@pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_NEW"])
+def test_without_memory_ideas_are_read_anew(
+    api: TestClient, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(earlier, limit, 0)
+    submit(api, FOURS)
+    submit(api, OTHER)
+    assert similar(api, AGAIN)
+
+
+def similar(api: TestClient, text: str) -> list[dict[str, Any]]:
+    """What an idea is like, that is not submitted."""
+    found: list[dict[str, Any]] = submit(api, text, query="?dry_run=true")["similar"]
+    return found
 
 
 def test_a_dry_run_says_it_before_anything_is_stored(api: TestClient) -> None:

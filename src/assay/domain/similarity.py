@@ -1,9 +1,10 @@
 """How alike two ideas are: Jaccard similarity of their words (appendix A.1 of the paper).
 
-|A ∩ B| / |A ∪ B| over the sets of lower-case words, numbers among them. Pairs at or above a
-threshold are found without comparing all of them: two sets of similarity t or more share a word
-among the rarest |A| - ⌈t·|A|⌉ + 1 words of each (prefix filtering: Chaudhuri et al., ICDE 2006;
-Bayardo et al., WWW 2007). Texts with the same words are one group, which is compared once.
+|A ∩ B| / |A ∪ B| over the sets of lower-case words, numbers among them. Texts at or above a
+threshold are found without comparing with all: a set of similarity t or more with A has one of any
+|A| - ⌈t·|A|⌉ + 1 words of A, so that it is among the texts with the rarest of these (prefix
+filtering: Chaudhuri et al., ICDE 2006; Bayardo et al., WWW 2007). Texts with the same words are one
+group, which is compared once.
 
 Texts can be written so that these filters exclude nothing, so the work is counted and limited.
 """
@@ -13,9 +14,12 @@ from __future__ import annotations
 import heapq
 import math
 import re
+from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
+from operator import attrgetter
 
 _WORD = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?|\w+")
 _TAGS = re.compile(r"\[(?:experiment|code changes|end)\]", re.IGNORECASE)
@@ -23,6 +27,9 @@ _TAGS = re.compile(r"\[(?:experiment|code changes|end)\]", re.IGNORECASE)
 _SKETCH_BITS = 1024
 #: Comparing two sketches takes as long as about so many steps of reading an index.
 _SKETCH_STEPS = 5
+#: What a corpus takes, as measured with tracemalloc: for a text, for each word of it, and for a
+#: word that no text had before.
+_BYTES_OF_TEXT, _BYTES_OF_WORD, _BYTES_OF_NEW_WORD = 1000, 14, 280
 
 
 def words(text: str) -> frozenset[str]:
@@ -37,7 +44,7 @@ def _ordered_words(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Alike:
-    """An earlier text, by its place, and how alike it is."""
+    """A text, by its place in its corpus, and how alike it is."""
 
     place: int
     similarity: float
@@ -45,7 +52,7 @@ class Alike:
 
 @dataclass
 class Effort:
-    """How much work a search for alike texts may still do; the search counts it down.
+    """How much work reading and comparing may still do; both count it down.
 
     Counted, not timed, so that the same texts always give the same answer. The defaults are a
     few seconds of one core: more than 5,000 earlier ideas of 150 words and 1,000 new ones need.
@@ -71,126 +78,194 @@ class Effort:
         return True
 
 
-@dataclass(eq=False)
+def read(texts: Sequence[str], effort: Effort) -> dict[str, list[str] | None]:
+    """Split texts into their words, the last ones first; None once `effort` is used up.
+
+    A text that was not read is alike only to the same text.
+    """
+    found: dict[str, list[str] | None] = {}
+    for text in reversed(texts):
+        if text not in found:
+            found[text] = _ordered_words(text) if effort.read(len(text)) else None
+    return found
+
+
+@dataclass(eq=False, slots=True)
 class _Group:
     """Texts with the same words, or the same text if its words were not read."""
 
-    words: frozenset[int] = frozenset()
-    #: The words that an alike group shares at least one of, rarest first.
-    prefix: list[int] = field(default_factory=list)
+    number: int
+    #: As numbers; one set of them takes ten times as much memory.
+    words: array[int]
     #: One bit for each word. Several words may share a bit.
-    sketch: int = 0
-    #: Places of the texts to compare later ones with, ascending.
+    sketch: int
+    #: Places of the texts, ascending; none if all of them were dropped.
     places: list[int] = field(default_factory=list)
 
 
-def earlier_alike(
-    texts: Sequence[str],
-    threshold: float,
-    *,
-    most: int,
-    first: int = 0,
-    passed_over: bool = False,
-    effort: Effort | None = None,
-) -> Iterator[tuple[int, list[Alike]]]:
-    """For each text from `first` on, those before it that are alike, the most alike first.
+class Corpus:
+    """Texts among which alike ones are found. Each has a place: 0, 1, … in the order of adding.
 
-    `most`: at most so many are returned for each text.
-    `passed_over`: a text that is like an earlier one is not compared with later ones, as if it
-    were not there.
-    `effort`: how much work may be done. The last texts are read first. A text that was not read is
-    alike only to the same text. Once comparing has taken all its steps, only texts with the same
-    words are alike.
+    One thread at a time may change it; others may look for alike texts meanwhile.
     """
-    effort = effort or Effort()
-    groups = _groups(texts, threshold, effort)
-    index: dict[int, list[_Group]] = defaultdict(list)
-    for place, text in enumerate(texts):
-        group = groups[text]
-        found: list[Alike] = []
-        if place >= first:
-            found = _alike(group, index, threshold, most, effort)
-            yield place, found
-        if passed_over and found:
-            continue
-        if not group.places:
-            for word in group.prefix:
-                index[word].append(group)
-        group.places.append(place)
 
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._groups: dict[bytes, _Group] = {}
+        #: The groups that have a word, in the order in which they were added.
+        self._having: dict[int, list[_Group]] = defaultdict(list)
+        #: How many groups have so many words.
+        self._sizes: Counter[int] = Counter()
+        self._of_place: dict[int, _Group] = {}
+        self._places = 0
+        self._words = 0
 
-def _groups(texts: Sequence[str], threshold: float, effort: Effort) -> dict[str, _Group]:
-    """The group of each text."""
-    split: dict[str, list[str]] = {}
-    groups: dict[str, _Group] = {}
-    for text in reversed(texts):
-        if text in split or text in groups:
-            continue
-        if effort.read(len(text)):
-            split[text] = _ordered_words(text)
-        else:
-            groups[text] = _Group()
-    counts = Counter(word for own in split.values() for word in own)
-    # Rare words first, which few texts share.
-    ranks = {word: rank for rank, word in enumerate(sorted(counts, key=counts.__getitem__))}
-    by_words: dict[frozenset[int], _Group] = {}
-    for text, own in split.items():
-        numbers = frozenset([ranks[word] for word in own])
-        if numbers not in by_words:
-            by_words[numbers] = _Group(numbers, _prefix(numbers, threshold), _sketch(numbers))
-        groups[text] = by_words[numbers]
-    return groups
+    def __len__(self) -> int:
+        return len(self._of_place)
 
-
-def _prefix(own: frozenset[int], threshold: float) -> list[int]:
-    needed = math.ceil(threshold * len(own) - 1e-9)
-    return heapq.nsmallest(len(own) - needed + 1, own) if own else []
-
-
-def _sketch(own: frozenset[int]) -> int:
-    digits = bytearray(b"0" * _SKETCH_BITS)
-    for word in own:
-        digits[word % _SKETCH_BITS] = ord("1")
-    return int(digits, 2)
-
-
-def _alike(
-    group: _Group, index: dict[int, list[_Group]], threshold: float, most: int, effort: Effort
-) -> list[Alike]:
-    """The places that are most like a group, among those that were added to the index."""
-    found = [(-1.0, place) for place in group.places[:most]]
-    if len(found) < most:  # no other group has all the words, so none of them is as alike
-        for other, similarity in _alike_groups(group, index, threshold, effort):
-            found += [(-similarity, place) for place in other.places[:most]]
-    return [Alike(place, -negative) for negative, place in heapq.nsmallest(most, found)]
-
-
-def _alike_groups(
-    group: _Group, index: dict[int, list[_Group]], threshold: float, effort: Effort
-) -> Iterator[tuple[_Group, float]]:
-    # A dictionary, as the order of objects in a set differs between processes.
-    near: dict[_Group, None] = {}
-    for word in group.prefix:
-        entries = index.get(word, ())
-        if not effort.compare(len(entries)):
-            break
-        near.update(dict.fromkeys(entries))
-    near.pop(group, None)
-    size, least = len(group.words), threshold - 1e-12
-    for other in near:
-        if not effort.compare(_SKETCH_STEPS):
-            return
-        other_size = len(other.words)
-        # A bit that only one of two sketches has is at least one word that only its set has.
-        common = min(
-            size - (group.sketch & ~other.sketch).bit_count(),
-            other_size - (other.sketch & ~group.sketch).bit_count(),
+    def bytes(self) -> int:
+        """About how much memory it takes."""
+        return (
+            _BYTES_OF_TEXT * len(self)
+            + _BYTES_OF_WORD * self._words
+            + _BYTES_OF_NEW_WORD * len(self._numbers)
         )
-        if common < least * (size + other_size - common):
-            continue
-        if not effort.compare(min(size, other_size)):
-            return
-        common = len(group.words & other.words)
-        similarity = common / (size + other_size - common)
-        if similarity >= least:
-            yield other, similarity
+
+    def add(self, text: str, own: Iterable[str] | None) -> int:
+        """Add a text, which has these words (see `read`), and return its place."""
+        place = self._places
+        self._places += 1
+        known = self._numbers
+        numbers = array("I", sorted([known.setdefault(word, len(known)) for word in own or ()]))
+        key = _key(text, None if own is None else numbers)
+        group = self._groups.get(key)
+        if group is None:
+            group = _Group(len(self._groups), numbers, _sketch(numbers))
+            self._groups[key] = group
+            self._words += len(numbers)
+            self._sizes[len(numbers)] += 1
+            for number in numbers:
+                self._having[number].append(group)
+        group.places.append(place)
+        self._of_place[place] = group
+        return place
+
+    def drop(self, places: Iterable[int]) -> None:
+        """Forget the texts at these places, if they are there."""
+        for place in places:
+            if (group := self._of_place.pop(place, None)) is not None:
+                group.places = [each for each in group.places if each != place]
+
+    def alike(
+        self, text: str, own: Collection[str] | None, threshold: float, most: int, effort: Effort
+    ) -> list[Alike]:
+        """The texts that are most like one that has these words, at most so many; of texts that
+        are equally alike, the earlier ones.
+
+        Once `effort` has no steps left, only texts with the same words are found.
+        """
+        known = [self._numbers[word] for word in own or () if word in self._numbers]
+        same = None
+        if own is None or len(known) == len(own):
+            numbers = None if own is None else array("I", sorted(known))
+            same = self._groups.get(_key(text, numbers))
+        found = [Alike(place, 1.0) for place in (same.places[:most] if same else ())]
+        if own and len(found) < most:  # no other group has all the words, so none is as alike
+            least = _Least(most - len(found), threshold)
+            for group, similarity in self._alike_groups(known, len(own), same, least, effort):
+                found += [Alike(place, similarity) for place in group.places[:most]]
+        found.sort(key=lambda alike: (-alike.similarity, alike.place))
+        return found[:most]
+
+    def _alike_groups(
+        self, known: list[int], size: int, same: _Group | None, least: _Least, effort: Effort
+    ) -> Iterator[tuple[_Group, float]]:
+        """Groups other than `same`, earlier ones first, that are as alike as they must be to be
+        among the most alike. Of a text of `size` words, these are `known`."""
+        bounds = {
+            other: _most_alike(size, other)
+            for other in tuple(self._sizes)
+            if _most_alike(size, other) >= least.similarity
+        }
+        best = max(bounds.values(), default=0.0)
+        mask, words = _sketch(known), frozenset(known)
+        for group in self._candidates(known, size, least.similarity):
+            if least.is_reached and least.similarity >= best:
+                return
+            if group is same or not group.places:
+                continue
+            if not effort.compare(_SKETCH_STEPS):
+                return
+            other = len(group.words)
+            if not least.admits(bounds.get(other, 0.0)):
+                continue
+            # A bit that only one of two sketches has is at least one word that only its set has.
+            common = min(
+                len(known) - (mask & ~group.sketch).bit_count(),
+                other - (group.sketch & ~mask).bit_count(),
+            )
+            if not least.admits(common / (size + other - common)):
+                continue
+            if not effort.compare(min(size, other)):
+                return
+            common = sum(map(words.__contains__, group.words))
+            similarity = common / (size + other - common)
+            if least.admits(similarity):
+                least.take(similarity, len(group.places))
+                yield group, similarity
+
+    def _candidates(self, known: list[int], size: int, threshold: float) -> Iterator[_Group]:
+        """The groups that have one of the rarest words, without those that cannot be alike."""
+        prefix = size - math.ceil(threshold * size - 1e-9) + 1
+        # Words that no text has are the rarest.
+        having = (self._having.get(number, []) for number in known)
+        rarest = heapq.nsmallest(max(0, prefix - (size - len(known))), having, key=len)
+        last = None
+        for group in heapq.merge(*rarest, key=attrgetter("number")):
+            if group is not last:
+                yield group
+            last = group
+
+
+class _Least:
+    """How alike a text must be to be among the `most` that are most alike, given those before it:
+    at least `similarity`, or more than it once so many are."""
+
+    def __init__(self, most: int, threshold: float) -> None:
+        self.similarity = threshold - 1e-12
+        self.is_reached = False
+        self._most = most
+        self._heap: list[float] = []
+
+    def admits(self, similarity: float) -> bool:
+        return similarity > self.similarity if self.is_reached else similarity >= self.similarity
+
+    def take(self, similarity: float, texts: int) -> None:
+        """Count a group of so many texts that are as alike."""
+        for _ in range(min(texts, self._most)):
+            heapq.heappush(self._heap, similarity)
+        while len(self._heap) > self._most:
+            heapq.heappop(self._heap)
+        if len(self._heap) == self._most:
+            self.similarity, self.is_reached = self._heap[0], True
+
+
+def _most_alike(size: int, other: int) -> float:
+    """How alike sets of so many words can be that are not the same."""
+    if size == other:
+        return (size - 1) / (size + 1)
+    return min(size, other) / max(size, other)
+
+
+def _key(text: str, numbers: array[int] | None) -> bytes:
+    """The same for the same words; of a text whose words were not read, its own."""
+    if numbers is None:
+        return b"text " + sha256(text.encode(errors="surrogatepass")).digest()
+    return b"words " + sha256(numbers.tobytes()).digest()
+
+
+def _sketch(numbers: Iterable[int]) -> int:
+    digits = bytearray(b"0" * _SKETCH_BITS)
+    for number in numbers:
+        digits[number % _SKETCH_BITS] = ord("1")
+    return int(digits, 2)
