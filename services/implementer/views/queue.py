@@ -206,8 +206,8 @@ def _far_ahead(each: implementations.Waiting, places: Places) -> tuple[str, str]
     if not each.is_new or not places.is_ahead(each.batch, ROOM):
         return None
     return "ahead", (
-        f"{places.waiting(each.batch)} ideas of its batch are implemented and wait to be measured; "
-        "it is begun when fewer do"
+        f"{places.waiting(each.batch)} ideas of its batch are implemented and wait to be "
+        "measured; it is begun when fewer do"
     )
 
 

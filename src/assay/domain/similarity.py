@@ -1,10 +1,10 @@
 """How alike two ideas are: Jaccard similarity of their words (appendix A.1 of the paper).
 
 |A ∩ B| / |A ∪ B| over the sets of lower-case words, numbers among them. Texts at or above a
-threshold are found without comparing with all: a set of similarity t or more with A has one of any
-|A| - ⌈t·|A|⌉ + 1 words of A, so that it is among the texts with the rarest of these (prefix
-filtering: Chaudhuri et al., ICDE 2006; Bayardo et al., WWW 2007). Texts with the same words are one
-group, which is compared once.
+threshold are found without comparing with all: a set of similarity t or more with A has one of
+any |A| - ⌈t·|A|⌉ + 1 words of A, so that those with one of the rarest are enough (prefix
+filtering: Chaudhuri et al., ICDE 2006; Bayardo et al., WWW 2007). Texts with the same words are
+one group, which is compared once.
 
 Texts can be written so that these filters exclude nothing, so the work is counted and limited.
 """

@@ -262,8 +262,9 @@ def unfinished(
     """Return experiments that this holder may implement, in the order in which they come next.
 
     The `known` ones are left out, those of the batches and owners that are `full`, and of the
-    batches that are `far_ahead` those that nobody has begun. Owners take turns. An owner's batches with the highest priority come first, and batches of equal priority
-    take turns. Within a batch, what was begun before comes first.
+    batches that are `far_ahead` those that nobody has begun. Owners take turns. An owner's batches
+    with the highest priority come first, and batches of equal priority take turns. Within a batch,
+    what was begun before comes first.
     """
     priority = func.coalesce(schema.Batch.options["priority"].as_integer(), 0)
     is_new = case((schema.Experiment.state == ExperimentState.SUBMITTED.value, 1), else_=0)
