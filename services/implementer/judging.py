@@ -15,6 +15,7 @@ from services.implementer.canonical import canonical
 if TYPE_CHECKING:  # a judging process does without them
     from assay.llm.executors import ImplementRequest
     from assay.llm.interface import Completion
+    from assay.storage.samples import Key, Verdict
 
 Files = dict[str, str]
 #: Lines shown before and after the one that failed.
@@ -47,6 +48,8 @@ class Patched:
     files: Files
     #: See `Judgement.canonical`.
     canonical: str | None = None
+    #: What is to be recorded of the sample together with the outcome, if it is not recorded yet.
+    verdict: tuple[Key, Verdict] | None = None
 
     @property
     def sample(self) -> int | None:

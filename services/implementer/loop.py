@@ -114,6 +114,11 @@ class Loop:
     smoke: Smoke = field(init=False)
     #: Why each answer was refused.
     _refusals: list[Code] = field(default_factory=list, init=False)
+    #: Whether one sample alone is under way, so that no other's call could be made again if its
+    #: verdict were not recorded at once.
+    _is_alone: bool = field(default=True, init=False)
+    #: Of the sample that was accepted alone.
+    _verdict: tuple[Key, Verdict] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         shared = self.shared
@@ -128,6 +133,17 @@ class Loop:
             Unavailable: the database or the object store cannot be used; try again later.
         """
         stored = await asyncio.to_thread(self._stored)
+        outcome: Patched | Failure | None = None
+        try:
+            outcome = await self._outcome(stored)
+        finally:
+            if self._verdict is not None and not isinstance(outcome, Patched):
+                await asyncio.shield(self._record(*self._verdict))
+        if isinstance(outcome, Patched):
+            return replace(outcome, verdict=self._verdict)
+        return outcome
+
+    async def _outcome(self, stored: Stored) -> Patched | Failure:
         try:
             if self.work.repair is not None:
                 return await self._repair(self.work.repair, stored)
@@ -142,6 +158,7 @@ class Loop:
             if self._all_fail_alike():
                 rejected = self._given_up(rejected, stage[0])
                 break
+            self._is_alone = len(stage) == 1
             outcome = await _first_accepted([self._sample(n, stored) for n in stage])
             if isinstance(outcome, Patched):
                 return outcome
@@ -285,9 +302,11 @@ class Loop:
             try:
                 rejected = await self.smoke.passes(key, files, judgement.canonical)
             except asyncio.CancelledError:
-                await asyncio.shield(self._record(key, Verdict("cancelled"), judgement.diff))
+                await asyncio.shield(
+                    self._record(key, _with_diff(Verdict("cancelled"), judgement.diff))
+                )
                 raise
-            await self._record(key, _verdict(rejected), judgement.diff)
+            await self._record(key, _verdict(rejected, judgement.diff))
         if rejected is not None:
             return rejected
         assert files is not None
@@ -303,13 +322,17 @@ class Loop:
         with_smoke: bool,
     ) -> Judgement:
         judgement = await self._judge(answer, repair)
-        if not is_recorded and not (with_smoke and judgement.rejected is None):
-            await self._record(key, _verdict(judgement.rejected), judgement.diff)
+        if is_recorded or (with_smoke and judgement.rejected is None):
+            return judgement
+        verdict = _verdict(judgement.rejected, judgement.diff)
+        if judgement.rejected is None and self._is_alone:
+            # If the process dies first, the answer is read back and judged again.
+            self._verdict = key, verdict
+        else:
+            await self._record(key, verdict)
         return judgement
 
-    async def _record(self, key: Key, verdict: Verdict, diff: str | None) -> None:
-        if diff is not None:
-            verdict = replace(verdict, diff=diff, fitted=True)
+    async def _record(self, key: Key, verdict: Verdict) -> None:
         db = self.context.db
         await self.asking.write(lambda session: samples.ended(db, session, key, verdict))
 
@@ -373,10 +396,14 @@ class Step:
     outcome: Patched | Rejected
 
 
-def _verdict(rejected: Rejected | None) -> Verdict:
+def _verdict(rejected: Rejected | None, diff: str | None) -> Verdict:
     if rejected is None:
-        return Verdict("applied")
-    return Verdict("refused", rejected.code, rejected.message)
+        return _with_diff(Verdict("applied"), diff)
+    return _with_diff(Verdict("refused", rejected.code, rejected.message), diff)
+
+
+def _with_diff(verdict: Verdict, diff: str | None) -> Verdict:
+    return verdict if diff is None else replace(verdict, diff=diff, fitted=True)
 
 
 def _accepted(stored: Stored) -> Iterator[Sequence[int]]:
@@ -499,4 +526,6 @@ def conclude(context: Context, work: Work, outcome: Patched | Failure) -> None:
             implementations.fail(context.db, session, work, too_much)
         else:
             implementations.succeed(context.db, session, work, outcome.sample, own, canonical)
+        if outcome.verdict is not None:
+            samples.ended(context.db, session, *outcome.verdict)
         samples.close(context.db, session, work.implementation)

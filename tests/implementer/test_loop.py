@@ -328,8 +328,38 @@ def test_a_recorded_answer_is_used_again_instead_of_being_asked_for(context: Con
     assert taken is not None
     first = asyncio.run(loop_of(context, taken[0], Scripted(lambda _: GOOD), taken[1]).run())
     executor = Scripted(lambda _: MISFIT)
-    assert implement(context, experiment, executor) == first
+    assert [row.state for row in samples(context, experiment)] == ["answered"]
+    outcome = implement(context, experiment, executor)
+    assert isinstance(first, Patched)
+    assert isinstance(outcome, Patched)
+    assert (outcome.sample, outcome.files) == (first.sample, first.files)
     assert executor.asked == []
+    assert [row.state for row in samples(context, experiment)] == ["applied"]
+
+
+def test_an_answer_that_was_paid_for_is_recorded_though_the_idea_was_cancelled(
+    context: Context,
+) -> None:
+    experiment = submit(context)
+    taken = take_up(context, experiment)
+    assert taken is not None
+    loop = loop_of(context, taken[0], Scripted(lambda _: GOOD), taken[1])
+    judge = loop.judge
+
+    async def cancelled(*args: Any, **options: Any) -> Judgement:
+        task.cancel()
+        return await judge(*args, **options)
+
+    async def run() -> None:
+        nonlocal task
+        task = asyncio.ensure_future(loop.run())
+        await task
+
+    task: asyncio.Future[Any]
+    loop.judge = cancelled
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(run())
+    assert [row.state for row in samples(context, experiment)] == ["applied"]
 
 
 def test_siblings_of_a_winner_are_not_asked_again_after_a_crash(context: Context) -> None:

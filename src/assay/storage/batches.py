@@ -35,7 +35,7 @@ from assay.storage.bases import EXPERIMENT, Base, base_of
 from assay.storage.database import Database
 from assay.storage.measurements import Identity, Terms
 from assay.storage.outbox import Topic, post, post_all
-from assay.storage.rows import changed, get, table_of
+from assay.storage.rows import changed, get, run, table_of
 
 _TERMINAL = [s.value for s in TERMINAL_EXPERIMENT]
 #: Experiments cancelled in one transaction: on SQLite every other writer waits until its end.
@@ -352,7 +352,7 @@ def cancel(db: Database, session: Session, batch_id: str, *, most: int = CHUNK) 
 
 def is_cancelling(session: Session) -> bool:
     """Whether a cancelled batch has experiments that are not cancelled yet."""
-    return session.scalars(_CANCELLING).first() is not None
+    return run(session, _CANCELLING).first() is not None
 
 
 def continue_cancelling(db: Database, session: Session, *, most: int = CHUNK) -> int:

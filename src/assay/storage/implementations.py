@@ -84,7 +84,10 @@ _HOLD = (
 )
 _END = (
     update(_IMPLEMENTATION)
-    .where(_IMPLEMENTATION.c.id == bindparam("implementation"))
+    .where(
+        _IMPLEMENTATION.c.id == bindparam("implementation"),
+        _IMPLEMENTATION.c.holder == bindparam("by"),
+    )
     .values(
         state=bindparam("as_"),
         winner=bindparam("sample"),
@@ -349,7 +352,11 @@ def check_held(session: Session, work: Work) -> None:
     """
     held = run(session, _HOLD, implementation=work.implementation, by=work.holder).rowcount
     if not held:
-        raise Fenced(f"{work.experiment} is implemented by another process by now")
+        raise _fenced(work)
+
+
+def _fenced(work: Work) -> Fenced:
+    return Fenced(f"{work.experiment} is implemented by another process by now")
 
 
 def is_wanted(session: Session, experiment_id: str) -> bool:
@@ -477,13 +484,15 @@ def _close(
     winner: int | None = None,
     codebase_id: str | None = None,
 ) -> None:
-    check_held(session, work)
-    run(
+    ended = run(
         session,
         _END,
         implementation=work.implementation,
+        by=work.holder,
         as_=state,
         sample=winner,
         codebase=codebase_id,
         now=db.now(session),
-    )
+    ).rowcount
+    if not ended:
+        raise _fenced(work)
