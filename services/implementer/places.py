@@ -19,7 +19,7 @@ CROWD = 3
 CROWD_OF_OWNER = 7
 #: A batch that was implemented as far ahead as it may goes on when there is room for this share of
 #: it: each look for ideas costs something.
-ROOM = 0.1
+ROOM = 0.25
 
 
 class Places:

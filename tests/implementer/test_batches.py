@@ -33,6 +33,13 @@ def test_a_batch_is_accepted_and_can_be_read(api: TestClient) -> None:
     assert api.get(f"/v1/batches/{body['id']}").json() == body
 
 
+def test_a_new_batch_is_answered_as_it_is_read(api: TestClient) -> None:
+    """Nothing is counted of it but its ideas: the rest would be the same."""
+    for changes in ({}, {"options": {"novelty": "skip"}}):
+        made = submit(api, "Count in twos.", "Count in twos!", **changes)
+        assert made == api.get(f"/v1/batches/{made['id']}").json()
+
+
 def test_etag_answers_304_until_something_changes(api: TestClient) -> None:
     url = f"/v1/batches/{submit(api)['id']}"
     tag = api.get(url).headers["etag"]

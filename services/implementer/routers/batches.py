@@ -112,7 +112,7 @@ def _storing(
             context.db, session, request, owner, environment_id, on, similar, based_on=based_on
         )
         batch = get(session, schema.Batch, batch_id, "batch")
-        return 202, batch_body(context, session, batch).wire()
+        return 202, batch_body(context, session, batch, is_new=True).wire()
 
     return action
 

@@ -503,7 +503,8 @@ def submit_epoch(
         batch_id, is_new = searches.submit_epoch(
             context.db, session, search_id, number, chosen, on, similar, based_on
         )
-        body = batch_body(context, session, get(session, schema.Batch, batch_id, "batch"))
+        row = get(session, schema.Batch, batch_id, "batch")
+        body = batch_body(context, session, row, is_new=is_new)
     headers = {"Location": body.links.self}
     return JSONResponse(body.wire(), 202 if is_new else 200, headers)
 

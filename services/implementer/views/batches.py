@@ -30,7 +30,7 @@ from assay.domain.states import ExperimentState
 from assay.storage import bases, caps, disclosure, repairs, schema, waiting
 from assay.storage.bases import Base
 from assay.storage.calls import Payer
-from assay.storage.rows import get_all
+from assay.storage.rows import among, get_all, run
 from services.implementer.context import Context
 from services.implementer.outcomes import BatchCounts, BatchOutcome
 from services.implementer.views.calls import usage_of_batches
@@ -38,15 +38,75 @@ from services.implementer.views.verdicts import BaselineStats
 from services.implementer.views.waits import waits_for
 
 
-def batch_body(context: Context, session: Session, batch: schema.Batch) -> BatchBody:
-    """A batch with its counts, funnel, usage, baseline and best result."""
-    return batch_bodies(context, session, [batch])[0]
+_EXPERIMENT, _LINK = schema.Experiment, schema.ExperimentMeasurement
+_CAPPED = and_(
+    _EXPERIMENT.state == ExperimentState.FAILED.value,
+    _EXPERIMENT.failure["code"].as_string().in_([cap.value for cap in caps.CAP_CODES]),
+)
+_COUNTS = (
+    select(
+        _EXPERIMENT.batch_id,
+        _EXPERIMENT.state,
+        func.count(),
+        func.count(_EXPERIMENT.codebase_id),
+        func.sum(case((_EXPERIMENT.was_started.is_(True), 1), else_=0)),
+        func.sum(case((_CAPPED, 1), else_=0)),
+    )
+    .where(among(_EXPERIMENT.batch_id))
+    .group_by(_EXPERIMENT.batch_id, _EXPERIMENT.state)
+)
+_APPLIED = (
+    select(_EXPERIMENT.batch_id, func.count(func.distinct(_EXPERIMENT.id)))
+    .join(schema.Implementation, schema.Implementation.experiment_id == _EXPERIMENT.id)
+    .join(schema.Sample, schema.Sample.implementation_id == schema.Implementation.id)
+    .where(among(_EXPERIMENT.batch_id), schema.Sample.fitted)
+    .group_by(_EXPERIMENT.batch_id)
+)
+_MEASUREMENTS = (
+    select(
+        _EXPERIMENT.batch_id,
+        schema.Measurement.state,
+        func.count(func.distinct(schema.Measurement.id)),
+    )
+    .join(_LINK, _LINK.measurement_id == schema.Measurement.id)
+    .join(_EXPERIMENT, _EXPERIMENT.id == _LINK.experiment_id)
+    .where(among(_EXPERIMENT.batch_id), _LINK.role == repairs.SCORE)
+    .group_by(_EXPERIMENT.batch_id, schema.Measurement.state)
+)
+_METRIC = disclosure.SHOWN_METRIC
+_BEST = (
+    select(
+        _EXPERIMENT.batch_id,
+        _EXPERIMENT.id,
+        func.avg(_METRIC),
+        func.min(_METRIC),
+        func.max(_METRIC),
+    )
+    .join(_LINK, _LINK.experiment_id == _EXPERIMENT.id)
+    .join(schema.Result, schema.Result.measurement_id == _LINK.measurement_id)
+    .where(
+        among(_EXPERIMENT.batch_id),
+        _EXPERIMENT.state == ExperimentState.SUCCEEDED.value,
+        _LINK.role == repairs.SCORE,
+    )
+    .group_by(_EXPERIMENT.id, _EXPERIMENT.batch_id, _EXPERIMENT.position)
+    .order_by(_EXPERIMENT.batch_id, _EXPERIMENT.position)
+)
+
+
+def batch_body(
+    context: Context, session: Session, batch: schema.Batch, *, is_new: bool = False
+) -> BatchBody:
+    """A batch with its counts, funnel, usage, baseline and best result. `is_new`: this transaction
+    has stored it."""
+    return batch_bodies(context, session, [batch], are_new=is_new)[0]
 
 
 def batch_bodies(
-    context: Context, session: Session, rows: Sequence[schema.Batch]
+    context: Context, session: Session, rows: Sequence[schema.Batch], *, are_new: bool = False
 ) -> list[BatchBody]:
-    """Batches with their counts, funnels, usages, baselines and best results.
+    """Batches with their counts, funnels, usages, baselines and best results. `are_new`: nothing
+    can have been done for any of them, so only their ideas are counted.
 
     The number of queries depends on how many settings (environment, profile, conditions, seeds of
     the baseline) the batches have, not on how many batches there are.
@@ -59,10 +119,17 @@ def batch_bodies(
         session, [(row, [None, *(base.codebase for base in based_on[row.id])]) for row in rows]
     )
     specs = {row.id: stats[row.id][None].metric for row in rows}
-    finished = [row.id for row in rows if row.finished_at is not None]
-    outcomes = outcomes_of_finished(context, session, {id_: specs[id_] for id_ in finished})
-    outcomes |= _outcomes(session, {id_: specs[id_] for id_ in ids if id_ not in outcomes})
-    under, waits = _caps(context, session, rows), _waits_for(context, session, rows)
+    if are_new:
+        counts = _counts(session, ids)
+        outcomes = {
+            id_: BatchOutcome(counts[id_], 0, MeasurementCounts(), Usage(), None) for id_ in ids
+        }
+    else:
+        finished = [row.id for row in rows if row.finished_at is not None]
+        outcomes = outcomes_of_finished(context, session, {id_: specs[id_] for id_ in finished})
+        outcomes |= _outcomes(session, {id_: specs[id_] for id_ in ids if id_ not in outcomes})
+    under = _caps(context, session, rows)
+    waits = {} if are_new else _waits_for(context, session, rows)
     return [
         _body(
             row,
@@ -185,23 +252,7 @@ def _measured_bases(
 
 def _counts(session: Session, batch_ids: Sequence[str]) -> Mapping[str, BatchCounts]:
     """The experiments of batches, by batch, in one query."""
-    table = schema.Experiment
-    capped = and_(
-        table.state == ExperimentState.FAILED.value,
-        table.failure["code"].as_string().in_([cap.value for cap in caps.CAP_CODES]),
-    )
-    rows = session.execute(
-        select(
-            table.batch_id,
-            table.state,
-            func.count(),
-            func.count(table.codebase_id),
-            func.sum(case((table.was_started.is_(True), 1), else_=0)),
-            func.sum(case((capped, 1), else_=0)),
-        )
-        .where(table.batch_id.in_(batch_ids))
-        .group_by(table.batch_id, table.state)
-    )
+    rows = run(session, _COUNTS, ids=list(batch_ids))
     by_state: dict[str, dict[str, int]] = {id_: {} for id_ in batch_ids}
     sums: dict[str, list[int]] = {id_: [0, 0, 0] for id_ in batch_ids}
     for batch_id, state, number, *more in rows:
@@ -215,27 +266,11 @@ def _counts(session: Session, batch_ids: Sequence[str]) -> Mapping[str, BatchCou
 
 def _applied(session: Session, batch_ids: Sequence[str]) -> Mapping[str, int]:
     """How many experiments have a sample whose diff fitted, by batch."""
-    table = schema.Experiment
-    rows = session.execute(
-        select(table.batch_id, func.count(func.distinct(table.id)))
-        .join(schema.Implementation, schema.Implementation.experiment_id == table.id)
-        .join(schema.Sample, schema.Sample.implementation_id == schema.Implementation.id)
-        .where(table.batch_id.in_(batch_ids), schema.Sample.fitted)
-        .group_by(table.batch_id)
-    )
-    return dict(rows.all())
+    return {batch: number for batch, number in run(session, _APPLIED, ids=list(batch_ids))}
 
 
 def _measurements(session: Session, batch_ids: Sequence[str]) -> Mapping[str, MeasurementCounts]:
-    link, table = schema.ExperimentMeasurement, schema.Measurement
-    batch = schema.Experiment.batch_id
-    rows = session.execute(
-        select(batch, table.state, func.count(func.distinct(table.id)))
-        .join(link, link.measurement_id == table.id)
-        .join(schema.Experiment, schema.Experiment.id == link.experiment_id)
-        .where(batch.in_(batch_ids), link.role == repairs.SCORE)
-        .group_by(batch, table.state)
-    )
+    rows = run(session, _MEASUREMENTS, ids=list(batch_ids))
     by_state: dict[str, dict[str, int]] = {id_: {} for id_ in batch_ids}
     for batch_id, state, number in rows:
         by_state[batch_id][state] = number
@@ -297,22 +332,8 @@ def _best(session: Session, specs: Mapping[str, MetricSpec]) -> dict[str, BestSu
 
     The first of equals: an exact comparison would show which of them is better.
     """
-    link, table = schema.ExperimentMeasurement, schema.Experiment
-    metric = disclosure.SHOWN_METRIC
-    rows = session.execute(
-        select(table.batch_id, table.id, func.avg(metric), func.min(metric), func.max(metric))
-        .join(link, link.experiment_id == table.id)
-        .join(schema.Result, schema.Result.measurement_id == link.measurement_id)
-        .where(
-            table.batch_id.in_(list(specs)),
-            table.state == ExperimentState.SUCCEEDED.value,
-            link.role == repairs.SCORE,
-        )
-        .group_by(table.id, table.batch_id, table.position)
-        .order_by(table.batch_id, table.position)
-    )
     winners: dict[str, BestSummary] = {}
-    for batch_id, experiment, average, lowest, highest in rows:
+    for batch_id, experiment, average, lowest, highest in run(session, _BEST, ids=list(specs)):
         spec = specs[batch_id]
         if spec.judged is Judged.METHOD:
             found = average

@@ -31,11 +31,13 @@ _USED = (
 )
 
 
+_OF_BATCHES = select(_CALL.batch_id, *_USED).where(among(_CALL.batch_id)).group_by(_CALL.batch_id)
+
+
 def usage_of_batches(session: Session, batch_ids: Sequence[str]) -> Mapping[str, Usage]:
     """What the model calls of batches used; those without calls are left out."""
-    of = schema.ModelCall.batch_id
-    rows = session.execute(select(of, *_USED).where(of.in_(batch_ids)).group_by(of))
-    return {str(batch): _usage(*used) for batch, *used in rows}
+    rows = run(session, _OF_BATCHES, ids=list(batch_ids))
+    return {batch: _usage(*used) for batch, *used in rows}
 
 
 def usage_of_implementations(

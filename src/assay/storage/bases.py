@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from assay.domain.isolation import needs_isolation
 from assay.storage import schema
 from assay.storage.database import Database
+from assay.storage.rows import among, run
 
 #: Ids of experiments begin so, and promoted names do not.
 EXPERIMENT = "exp_"
@@ -48,15 +49,18 @@ def of_batch(session: Session, batch_id: str) -> list[Base]:
     return of_batches(session, [batch_id])[batch_id]
 
 
+_IDEA = schema.Idea
+_OF_BATCHES = (
+    select(_IDEA.batch_id, _IDEA.base_id, _IDEA.base)
+    .where(among(_IDEA.batch_id), _IDEA.base_id.is_not(None))
+    .group_by(_IDEA.batch_id, _IDEA.base_id, _IDEA.base)
+    .order_by(func.min(_IDEA.position))
+)
+
+
 def of_batches(session: Session, batch_ids: Sequence[str]) -> dict[str, list[Base]]:
     """Return the distinct bases of each batch's ideas, in the order of the ideas."""
-    idea = schema.Idea
-    rows = session.execute(
-        select(idea.batch_id, idea.base_id, idea.base)
-        .where(idea.batch_id.in_(batch_ids), idea.base_id.is_not(None))
-        .group_by(idea.batch_id, idea.base_id, idea.base)
-        .order_by(func.min(idea.position))
-    )
+    rows = run(session, _OF_BATCHES, ids=list(batch_ids))
     found: dict[str, list[Base]] = {batch_id: [] for batch_id in batch_ids}
     for batch_id, codebase, name in rows:
         if codebase is not None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from assay.domain.conditions import UNRECORDED, Facts, HostFacts, differences
 from assay.domain.states import MeasurementState
 from assay.storage import conditions, environments, equivalences, schema, workers
 from assay.storage.database import Database
+from assay.storage.rows import among, run
 
 
 class Pause(NamedTuple):
@@ -40,6 +41,42 @@ class Unmet(NamedTuple):
     differences: list[str] | None
 
 
+_TABLE = schema.Measurement
+_IS_QUEUED = _TABLE.state == MeasurementState.QUEUED.value
+#: Pairs of `batch_id` and the `id` of a measurement that its experiments need, each once.
+_OF = (
+    select(schema.Experiment.batch_id, schema.ExperimentMeasurement.measurement_id.label("id"))
+    .join(schema.Experiment, schema.Experiment.id == schema.ExperimentMeasurement.experiment_id)
+    .where(among(schema.Experiment.batch_id))
+    .distinct()
+    .subquery()
+    .c
+)
+_IS_PAUSED = func.coalesce(_TABLE.not_before > bindparam("now"), False)
+_QUEUED = (
+    select(_OF.batch_id, _TABLE.hardware_class, _TABLE.conditions_id, _IS_PAUSED, func.count())
+    .join(_OF.batch_id.table, _OF.id == _TABLE.id)
+    .where(_IS_QUEUED)
+    .group_by(_OF.batch_id, _TABLE.hardware_class, _TABLE.conditions_id, _IS_PAUSED)
+    .order_by(_TABLE.hardware_class)
+)
+_CODE = (
+    select(schema.Attempt.failure["code"].as_string())
+    .where(schema.Attempt.measurement_id == _TABLE.id)
+    .order_by(schema.Attempt.number.desc())
+    .limit(1)
+    .correlate(_TABLE)
+    .scalar_subquery()
+)
+_PAUSED = (
+    select(_OF.batch_id, func.count(), _CODE.label("code"), func.min(_TABLE.not_before))
+    .join(_OF.batch_id.table, _OF.id == _TABLE.id)
+    .where(_IS_QUEUED, _TABLE.not_before > bindparam("now"))
+    .group_by(_OF.batch_id, "code")
+    .order_by("code")
+)
+
+
 def of_batches(
     db: Database, session: Session, batch_ids: Sequence[str]
 ) -> dict[str, list[Pause | Want | Unmet]]:
@@ -49,16 +86,8 @@ def of_batches(
     The number of queries depends on how many environments, profiles and hardware classes there
     are, not on the batches.
     """
-    table, of = schema.Measurement, _of_batches(batch_ids)
     now = db.now(session)
-    is_paused = func.coalesce(table.not_before > now, False)
-    rows = session.execute(
-        select(of.batch_id, table.hardware_class, table.conditions_id, is_paused, func.count())
-        .join(of.batch_id.table, of.id == table.id)
-        .where(_IS_QUEUED)
-        .group_by(of.batch_id, table.hardware_class, table.conditions_id, is_paused)
-        .order_by(table.hardware_class)
-    ).all()
+    rows = run(session, _QUEUED, ids=list(batch_ids), now=now).all()
     found: dict[str, list[Pause | Want | Unmet]] = {id_: [] for id_ in batch_ids}
     if any(paused for *_, paused, _ in rows):
         for batch_id, pause in _pauses(session, batch_ids, now):
@@ -81,22 +110,7 @@ def of_batches(
 def _pauses(
     session: Session, batch_ids: Sequence[str], now: datetime
 ) -> Iterator[tuple[str, Pause]]:
-    table, of = schema.Measurement, _of_batches(batch_ids)
-    code = (
-        select(schema.Attempt.failure["code"].as_string())
-        .where(schema.Attempt.measurement_id == table.id)
-        .order_by(schema.Attempt.number.desc())
-        .limit(1)
-        .correlate(table)
-        .scalar_subquery()
-    )
-    rows = session.execute(
-        select(of.batch_id, func.count(), code.label("code"), func.min(table.not_before))
-        .join(of.batch_id.table, of.id == table.id)
-        .where(_IS_QUEUED, table.not_before > now)
-        .group_by(of.batch_id, "code")
-        .order_by("code")
-    )
+    rows = run(session, _PAUSED, ids=list(batch_ids), now=now)
     for batch_id, count, why, at in rows:
         yield batch_id, Pause(count, why or "", at)
 
@@ -158,19 +172,3 @@ def _differences(wanted: Facts, hosts: Sequence[HostFacts]) -> list[str]:
         for said in differences(wanted, {n: t for n, t in host.all.items() if n in wanted})
     }
     return sorted(found)
-
-
-_IS_QUEUED = schema.Measurement.state == MeasurementState.QUEUED.value
-
-
-def _of_batches(batch_ids: Sequence[str]) -> Any:
-    """Pairs of `batch_id` and the `id` of a measurement that its experiments need, each once."""
-    link, experiment = schema.ExperimentMeasurement, schema.Experiment
-    return (
-        select(experiment.batch_id, link.measurement_id.label("id"))
-        .join(experiment, experiment.id == link.experiment_id)
-        .where(experiment.batch_id.in_(batch_ids))
-        .distinct()
-        .subquery()
-        .c
-    )
