@@ -37,7 +37,6 @@ from services.implementer.views.calls import usage_of_batches
 from services.implementer.views.verdicts import BaselineStats
 from services.implementer.views.waits import waits_for
 
-
 _EXPERIMENT, _LINK = schema.Experiment, schema.ExperimentMeasurement
 _CAPPED = and_(
     _EXPERIMENT.state == ExperimentState.FAILED.value,
@@ -266,7 +265,7 @@ def _counts(session: Session, batch_ids: Sequence[str]) -> Mapping[str, BatchCou
 
 def _applied(session: Session, batch_ids: Sequence[str]) -> Mapping[str, int]:
     """How many experiments have a sample whose diff fitted, by batch."""
-    return {batch: number for batch, number in run(session, _APPLIED, ids=list(batch_ids))}
+    return dict(run(session, _APPLIED, ids=list(batch_ids)))
 
 
 def _measurements(session: Session, batch_ids: Sequence[str]) -> Mapping[str, MeasurementCounts]:
