@@ -73,7 +73,8 @@ class Places:
 
     def ahead(self) -> list[str]:
         """The batches that are implemented far enough ahead for now."""
-        return [batch for batch in self._implemented if self.is_ahead(batch, ROOM)]
+        known = dict.fromkeys([*self._implemented, *self.of_batch])
+        return [batch for batch in known if self.is_ahead(batch, ROOM)]
 
     def waiting(self, batch: str) -> int:
         """How many implemented ideas of a batch wait to be measured."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select, update
@@ -275,6 +276,51 @@ def test_a_batch_is_implemented_no_further_ahead_than_it_may(context: Context) -
                 batches.cancel_experiment(context.db, session, experiment)
         wait_until(lambda: len(of(large, "submitted")) == 25)
         wait_until(lambda: len(of(large, "queued")) == 10)
+    finally:
+        pool.stop()
+
+
+def test_a_batch_whose_answers_take_long_is_not_looked_for_again_and_again(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of its ideas is implemented yet, but as many are under way as may be."""
+
+    async def never(_: ImplementRequest) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    context.settings.ideas_ahead = 4
+    context.settings.concurrent_ideas = 12
+    context.settings.rescan_seconds = 60
+    looks = 0
+    unfinished = implementations.unfinished
+
+    def counted(*args: Any, **options: Any) -> list[implementations.Waiting]:
+        nonlocal looks
+        looks += 1
+        return unfinished(*args, **options)
+
+    monkeypatch.setattr(implementations, "unfinished", counted)
+    texts = [f"Count in steps of {number}." for number in range(40)]
+    options = {"baseline_seeds": 0, "novelty": "allow"}
+    request = BatchRequest.model_validate(
+        batch(*texts, executor="anthropic:claude-opus-4-5", options=options)
+    )
+    environment = environments.register(context.db, context.store, context.catalog.get("count"))
+    with context.db.write() as session:
+        batches.create(context.db, session, request, "a", environment, Conditions("cpu"))
+    model = Scripted(never)
+    shared = Shared(Gates(context.settings.models, longest_warm_up_s=0.01), Waiter(context))
+    pool = ImplementPool(context, open_executor=lambda *_: model, shared=shared)
+    pool.start()
+    try:
+        wait_until(lambda: len(model.asked) == 4)
+        before = looks
+        literal_batch(context, 1)
+        pool.rescan()
+        wait_until(lambda: len(model.asked) == 5)
+        assert looks - before <= 3
+        assert len(model.asked) == 5
     finally:
         pool.stop()
 
