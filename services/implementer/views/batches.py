@@ -265,7 +265,7 @@ def _counts(session: Session, batch_ids: Sequence[str]) -> Mapping[str, BatchCou
 
 def _applied(session: Session, batch_ids: Sequence[str]) -> Mapping[str, int]:
     """How many experiments have a sample whose diff fitted, by batch."""
-    return dict(run(session, _APPLIED, ids=list(batch_ids)))
+    return dict(run(session, _APPLIED, ids=list(batch_ids)).all())
 
 
 def _measurements(session: Session, batch_ids: Sequence[str]) -> Mapping[str, MeasurementCounts]:
