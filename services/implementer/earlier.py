@@ -17,10 +17,12 @@ from assay.domain.similarity import Alike, Corpus, Effort, read
 from assay.domain.states import ExperimentState, MeasurementKind
 from assay.storage import schema
 
-#: So many of an owner's latest ideas for an environment are compared with, and some more until
-#: they are read anew.
+#: So many of an owner's latest ideas for an environment are compared with. When so many were
+#: added, those that were forgotten included, they are read anew.
 MOST_EARLIER = 5_000
-MOST_KEPT = 6_000
+MOST_ADDED = 6_000
+#: More of their text is not read: 5,000 ideas of 150 words have 5 million characters.
+MOST_CHARACTERS = 5_000_000
 #: Batches that appeared since the last look, above which all are read anew.
 MOST_NEW = 100
 #: For all owners together. 5,000 ideas of 150 words take about 23 MB.
@@ -30,6 +32,7 @@ _UNTRIED = (ExperimentState.CANCELLED.value, ExperimentState.FAILED.value)
 
 class _Idea(NamedTuple):
     experiment: str
+    batch: str
     text: str
     base: str | None
 
@@ -83,11 +86,14 @@ class Earlier:
             new = batches - self._batches
             if not new:
                 return
+            ideas, kept, places = list[_Idea](), self._kept, self._places
             if self._batches and len(new) <= MOST_NEW:
                 ideas = self._ideas(session, schema.Experiment.batch_id.in_(new))
-                kept, places = self._kept, self._places
-            if not self._batches or len(new) > MOST_NEW or len(places) + len(ideas) > MOST_KEPT:
-                ideas = self._ideas(session)
+            added = sum(each.corpus.added for each in kept.values())
+            if not self._batches or len(new) > MOST_NEW or added + len(ideas) > MOST_ADDED:
+                # Not those of batches that were committed since these were read: they are new
+                # at the next look.
+                ideas = [idea for idea in self._ideas(session) if idea.batch in batches]
                 kept, places = {}, {}
             _keep(ideas, kept, places)
             self._batches, self._kept, self._places = batches, kept, places
@@ -100,7 +106,7 @@ class Earlier:
             .join(schema.Batch, schema.Batch.id == experiment.batch_id)
             .where(experiment.state.in_(_UNTRIED))
         )
-        if not named or not session.scalars(of_owner.where(experiment.id.in_(named))).all():
+        if not session.scalars(of_owner.where(experiment.id.in_(named))).all():
             return False
         with self._changing:
             first = min(self._places, default="")
@@ -109,11 +115,11 @@ class Earlier:
                     self._kept[at[0]].corpus.drop([at[1]])
         return True
 
-    def _ideas(self, session: Session, *of: Any) -> Sequence[_Idea]:
+    def _ideas(self, session: Session, *of: Any) -> list[_Idea]:
         """The latest ideas, the oldest first."""
         experiment, idea = schema.Experiment, schema.Idea
         asked: Any = (
-            select(experiment.id, idea.text, idea.base_id)
+            select(experiment.id, experiment.batch_id, idea.text, idea.base_id)
             .join(idea, idea.id == experiment.idea_id)
             .join(schema.Batch, schema.Batch.id == experiment.batch_id)
         )
@@ -140,7 +146,7 @@ def _keep(
     kept: dict[str | None, _Kept],
     places: dict[str, tuple[str | None, int]],
 ) -> None:
-    split = read([idea.text for idea in ideas], Effort())
+    split = read([idea.text for idea in ideas], Effort(characters=MOST_CHARACTERS))
     for idea in ideas:
         own = kept.setdefault(idea.base, _Kept(Corpus(), []))
         # Before it is added: others may find it as soon as it is.
@@ -163,6 +169,8 @@ class EarlierIdeas:
             self._kept.move_to_end(key)
         found.look(session)
         with self._lock:
-            while self._kept and sum(each.bytes() for each in self._kept.values()) > MOST_BYTES:
+            if found.bytes() > MOST_BYTES:  # for all others there would be no room
+                self._kept.pop(key, None)
+            while sum(each.bytes() for each in self._kept.values()) > MOST_BYTES:
                 self._kept.popitem(last=False)
         return found

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from sqlalchemy.orm import Session
 
+from assay.domain.errors import Fenced
 from assay.domain.failure_codes import Code, Failure, FailureCode, read_code
 from assay.domain.isolation import is_offline
 from assay.domain.states import FailureStage
@@ -518,6 +519,19 @@ def conclude(context: Context, work: Work, outcome: Patched | Failure) -> None:
             implementations.fail(context.db, session, work, outcome)
             samples.close(context.db, session, work.implementation)
         return
+    try:
+        _store(context, work, outcome)
+    except Fenced:
+        raise
+    except Exception:  # the answer was accepted, whatever becomes of the idea
+        if outcome.verdict is not None:
+            with context.write() as session:
+                samples.ended(context.db, session, *outcome.verdict)
+                implementations.check_held(session, work)
+        raise
+
+
+def _store(context: Context, work: Work, outcome: Patched) -> None:
     own = environments.put_codebase(context.store, outcome.files)
     with context.write() as session:
         canonical = work.same_code(outcome.canonical)

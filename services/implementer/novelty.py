@@ -32,11 +32,15 @@ def find(
     if request.options.novelty == "allow":
         return [[] for _ in request.ideas]
     bases = [None if base is None else base.codebase for base in based_on]
+    # Comparing takes long where a request is made for it, and holds no connection meanwhile.
     with context.db.read() as session:
         earlier = context.earlier.of(session, owner, environment)
-        found = _compare(request, bases, earlier)
-        named = {one.experiment for alike in found for one in alike if one.experiment is not None}
-        if earlier.forget_untried(session, named):
+    found = _compare(request, bases, earlier)
+    named = {one.experiment for alike in found for one in alike if one.experiment is not None}
+    if named:
+        with context.db.read() as session:
+            is_changed = earlier.forget_untried(session, named)
+        if is_changed:
             found = _compare(request, bases, earlier)
     return found
 

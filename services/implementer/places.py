@@ -25,9 +25,9 @@ ROOM = 0.25
 class Places:
     """The ideas that a process has under way, by batch and owner, of `most` at once.
 
-    `ahead`: while so many ideas of a batch are implemented and wait to be measured, no further one
-    is begun. More would be measured no earlier, would take processor time from measuring, and
-    would have been paid for in vain if the batch is cancelled.
+    `ahead`: while so many ideas of a batch are under way or implemented and wait to be measured,
+    no further one is begun. More would be measured no earlier, would take processor time from
+    measuring, and would have been paid for in vain if the batch is cancelled.
     """
 
     def __init__(self, most: int, ahead: int) -> None:
@@ -75,10 +75,6 @@ class Places:
         """The batches that are implemented far enough ahead for now."""
         known = dict.fromkeys([*self._implemented, *self.of_batch])
         return [batch for batch in known if self.is_ahead(batch, ROOM)]
-
-    def waiting(self, batch: str) -> int:
-        """How many implemented ideas of a batch wait to be measured."""
-        return self._implemented[batch].waiting if batch in self._implemented else 0
 
     def full(self) -> list[str]:
         """The batches and owners that get no more places for now."""

@@ -99,7 +99,7 @@ class ImplementPool:
         self._renewing = ThreadPoolExecutor(1, "renewals")
         #: Whether the last look found more than there were places for.
         self._is_more = False
-        #: Batches of which the last look left ideas out, as they are far enough ahead.
+        #: Batches that were far enough ahead of measuring at the last look.
         self._far_ahead: set[str] = set()
 
     def start(self) -> None:
@@ -285,7 +285,8 @@ class ImplementPool:
             return
         try:
             outcome = await self._outcome(work, baseline)
-            await asyncio.to_thread(self._conclude, work, outcome)
+            # Also if it is dropped while it waits for a thread: what was paid for is recorded.
+            await asyncio.shield(asyncio.to_thread(self._conclude, work, outcome))
         except NoLongerWantedError:
             log.info("%s was cancelled while it was being implemented", experiment_id)
         except Fenced as error:

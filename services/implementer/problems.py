@@ -199,5 +199,5 @@ def _methods(request: Request) -> list[str]:
 
 def _unexpected(request: Request, error: Exception) -> JSONResponse:
     log.exception("request %s failed", request_id(request), exc_info=error)
-    detail = "an unexpected error; the server's log has it under this request_id"
+    detail = f"an unexpected error; the server's log has it under {request_id(request)}"
     return answer(request, 500, "Internal error", "internal", detail)

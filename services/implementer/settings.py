@@ -54,8 +54,9 @@ class ImplementerSettings(ServiceSettings):
     ideas_ahead: int = Field(
         256,
         ge=1,
-        description="While so many ideas of a batch are implemented and wait to be measured (or "
-        "as many as it has running, if that is more), no further one of it is begun.",
+        description="While so many ideas of a batch are under way or implemented and wait to be "
+        "measured (or as many as it has running, if that is more), a process begins no further "
+        "one of it.",
     )
     shares: Weights = Field(
         {},

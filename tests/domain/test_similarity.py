@@ -134,6 +134,33 @@ def test_work_ends_where_every_text_is_nearly_like_every_other() -> None:
     assert found[1_001] == [Alike(7, 1.0)], "the same words"
 
 
+def test_of_equally_alike_texts_the_earlier_ones_are_found() -> None:
+    """Also where a later one has the words of the first."""
+    found = dict(earlier_alike(["a b", "a c", "a b", "a d"], 0.3, most=2))
+    assert [each.place for each in found[3]] == [0, 1]
+
+
+def test_texts_that_were_dropped_are_work_too() -> None:
+    corpus, effort = Corpus(), Effort()
+    common = [f"w{number}" for number in range(100)]
+    for number in range(300):
+        corpus.add(f"text {number}", [*common, f"own{number}"])
+    corpus.drop(range(300))
+    before = effort.steps
+    assert corpus.alike("new", [*common, "new"], 0.5, 5, effort) == []
+    assert before - effort.steps >= 300 * 50, "as many entries as were read"
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_the_same_text_is_found_whether_it_was_read_or_not(is_read: bool) -> None:
+    corpus = Corpus()
+    own = ["a", "b"] if is_read else None
+    corpus.add("a b", own)
+    assert corpus.alike("a b", None if is_read else ["a", "b"], 0.8, 5, Effort()) == [
+        Alike(0, 1.0)
+    ]
+
+
 def test_what_was_not_read_is_alike_only_to_the_same_text() -> None:
     texts = ["a b c", "c b a", "b a c", "a b c"]
     found = dict(earlier_alike(texts, 0.8, most=5, effort=Effort(characters=0)))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import update
+from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
 from assay.domain.similarity import Effort, read
@@ -127,7 +128,7 @@ def test_the_latest_ideas_are_compared_with(
     api: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(earlier, "MOST_EARLIER", 2)
-    monkeypatch.setattr(earlier, "MOST_KEPT", 3)
+    monkeypatch.setattr(earlier, "MOST_ADDED", 3)
     submit(api, FOURS)
     submit(api, OTHER, "Count downwards.")
     assert similar(api, AGAIN), "there is room for some more"
@@ -135,6 +136,45 @@ def test_the_latest_ideas_are_compared_with(
     submit(api, "Count in pairs.", "Count in words.")
     assert not similar(api, AGAIN)
     assert not similar(api, OTHER)
+
+
+def test_a_batch_that_is_stored_while_others_are_read_is_read_once(
+    api: TestClient, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was counted twice, and one copy of an idea stayed when that was cancelled."""
+    submit(api, OTHER)
+    ideas = earlier.Earlier._ideas
+    late: list[str] = []
+
+    def meanwhile(self: earlier.Earlier, session: Session, *of: Any) -> list[Any]:
+        if not late:
+            late.append("")
+            late[0] = submit(api, FOURS, novelty="allow")["id"]
+        with context.db.read() as later:
+            return ideas(self, later, *of)
+
+    monkeypatch.setattr(earlier.Earlier, "_ideas", meanwhile)
+    submit(api, "Count downwards.")
+    assert len(similar(api, AGAIN)) == 1
+    api.post(f"/v1/batches/{late[0]}/cancel")
+    assert similar(api, AGAIN) == []
+
+
+def test_an_owner_with_too_much_to_keep_takes_no_room_from_others(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ideas = earlier.EarlierIdeas()
+    sizes = {"a": 10, "b": 200, "c": 60}
+    monkeypatch.setattr(earlier, "MOST_BYTES", 100)
+    monkeypatch.setattr(earlier.Earlier, "look", lambda *_: None)
+    monkeypatch.setattr(earlier.Earlier, "bytes", lambda self: sizes[self._owner])
+    with context.db.read() as session:
+        kept = {owner: ideas.of(session, owner, "count") for owner in "abc"}
+        assert ideas.of(session, "a", "count") is kept["a"]
+        assert ideas.of(session, "b", "count") is not kept["b"]
+        sizes["a"] = 50
+        ideas.of(session, "a", "count")
+        assert ideas.of(session, "c", "count") is not kept["c"], "the one that asked least lately"
 
 
 @pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_NEW"])

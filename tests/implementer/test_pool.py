@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,12 +23,13 @@ from assay.storage import batches, calls, environments, implementations, schema
 from assay.storage.calls import CallStart
 from assay.storage.objects import LocalStore, codebase_key
 from services.implementer.context import Context
+from services.implementer.judging import Judgement
 from services.implementer.limits import Gates
 from services.implementer.loop import Shared, take_up
-from services.implementer.pool import ImplementPool
+from services.implementer.pool import THREADS, ImplementPool
 from services.implementer.smoke import Waiter
 from tests.implementer.conftest import batch
-from tests.implementer.scripted import Scripted
+from tests.implementer.scripted import Scripted, judge_here
 from tests.implementer.test_loop import submit
 from tests.support.waiting import wait_until
 
@@ -93,6 +95,70 @@ def test_an_idea_waits_for_a_store_that_cannot_be_written(
         wait_until(lambda: failures > 10)
         assert state(context, experiment) == "implementing"
     wait_until(lambda: state(context, experiment) == "queued")
+
+
+def sample_state(context: Context, experiment: str) -> tuple[str, bool]:
+    """The state of the only sample of an experiment, and whether its diff fitted."""
+    with context.db.read() as session:
+        row = session.scalars(
+            select(schema.Sample)
+            .join(schema.Implementation)
+            .where(schema.Implementation.experiment_id == experiment)
+        ).one()
+    return row.state, row.fitted
+
+
+def test_an_answer_that_was_accepted_is_recorded_though_its_idea_is_given_up(
+    context: Context, pool: ImplementPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> str:
+        raise RuntimeError("the store is broken")
+
+    large = literal_batch(context, 1)
+    monkeypatch.setattr(environments, "put_codebase", broken)
+    with context.db.read() as session:
+        experiment = session.scalars(
+            select(schema.Experiment.id).where(schema.Experiment.batch_id == large)
+        ).one()
+    pool.start()
+    wait_until(lambda: state(context, experiment) == "failed")
+    assert sample_state(context, experiment) == ("applied", True)
+
+
+def test_an_idea_that_is_dropped_while_it_waits_to_be_stored_is_stored(context: Context) -> None:
+    """Its answer was paid for, and would have stayed open."""
+    large = literal_batch(context, 1)
+    held, is_open = threading.Semaphore(0), threading.Event()
+
+    def hold() -> None:
+        held.release()
+        is_open.wait(30)
+
+    async def judge_and_hold(*args: Any, **options: Any) -> Judgement:
+        judgement = await judge_here(*args, **options)
+        for _ in range(THREADS):
+            asyncio.get_running_loop().run_in_executor(None, hold)
+        for _ in range(THREADS):
+            assert held.acquire(timeout=30)
+        asyncio.get_running_loop().call_later(0.05, drop)
+        return judgement
+
+    def drop() -> None:
+        for task in pool._tasks.values():
+            task.cancel()
+        is_open.set()
+
+    pool = ImplementPool(context, judge=judge_and_hold)
+    pool.start()
+    try:
+        with context.db.read() as session:
+            experiment = session.scalars(
+                select(schema.Experiment.id).where(schema.Experiment.batch_id == large)
+            ).one()
+        wait_until(lambda: state(context, experiment) == "queued")
+        assert sample_state(context, experiment) == ("applied", True)
+    finally:
+        pool.stop()
 
 
 def test_a_pool_that_stops_begins_nothing_more(context: Context) -> None:

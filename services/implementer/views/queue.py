@@ -23,7 +23,7 @@ from assay.storage import implementations, leader, queue, schema, waiting
 from assay.storage.placing import Rules, Waiting
 from assay.storage.queue import Of, OwnBatch, Placing
 from services.implementer.context import Context
-from services.implementer.places import ROOM, Places
+from services.implementer.places import Places
 from services.implementer.views import waits
 
 #: Batches that are listed of each stage.
@@ -138,8 +138,6 @@ def _implementing(
 ) -> QueueStage:
     most, most_ahead = context.settings.concurrent_ideas, context.settings.ideas_ahead
     processes: dict[str, Places] = defaultdict(lambda: Places(most, most_ahead))
-    everywhere = Places(most, most_ahead)
-    everywhere.see(implementations.ahead(session))
     waiting_, under_way, owners = Counter[str](), Counter[str](), dict[str, str]()
     for each in queue.ideas(context.db, session):
         owners[each.batch] = each.owner
@@ -148,11 +146,14 @@ def _implementing(
         else:
             under_way[each.batch] += each.number
             processes[each.holder].add(each.owner, each.batch, each.number)
-            everywhere.add(each.owner, each.batch, each.number)
     # One that has nothing under way cannot be seen, but takes what waits as soon as it looks.
     crowded = [set(each.full()) for each in processes.values()]
     full = set.intersection(*crowded) if crowded else set[str]()
-    far_ahead = everywhere.ahead()
+    implemented = implementations.ahead(session)
+    seen = list(processes.values()) or [Places(most, most_ahead)]
+    for places in seen:
+        places.see(implemented)
+    far_ahead = set.intersection(*(set(places.ahead()) for places in seen))
     answers = queue.answers(context.db, session)
     times = {batch.id: of for of, batch in own.items()}
     amounts = {
@@ -164,13 +165,13 @@ def _implementing(
     }
     shares = context.settings.shares
     found = _shares(amounts, owner, lambda name: shares.get(name, 1.0))
-    coming = queue.next_ideas(context.db, session, limit, sorted(full), far_ahead)
+    coming = queue.next_ideas(context.db, session, limit, sorted(full), sorted(far_ahead))
     next_ = [
         _next_idea(
             place,
             each,
             yours=each.owner == owner,
-            why=_far_ahead(each, everywhere) or _why_not_begun(each, processes, full),
+            why=_why_not_begun(each, processes, full, far_ahead),
         )
         for place, each in enumerate(coming, 1)
     ]
@@ -202,20 +203,19 @@ def _next_idea(
     )
 
 
-def _far_ahead(each: implementations.Waiting, places: Places) -> tuple[str, str] | None:
-    if not each.is_new or not places.is_ahead(each.batch, ROOM):
-        return None
-    return "ahead", (
-        f"{places.waiting(each.batch)} ideas of its batch are implemented and wait to be "
-        "measured; it is begun when fewer do"
-    )
-
-
 def _why_not_begun(
-    each: implementations.Waiting, processes: Mapping[str, Places], full: set[str]
+    each: implementations.Waiting,
+    processes: Mapping[str, Places],
+    full: set[str],
+    far_ahead: set[str],
 ) -> tuple[str, str]:
+    if each.is_new and each.batch in far_ahead:
+        return "ahead", (
+            "as many ideas of its batch as may be are under way or wait to be measured; it goes "
+            "on when some of these are (ASSAY_IMPLEMENTER_IDEAS_AHEAD)"
+        )
     if not processes:
-        return "unclaimed", "no process has an idea under way; one that runs begins it at once"
+        return "unclaimed", "no process has an idea under way now; one that runs begins it soon"
     free = sum(max(0, places.free) for places in processes.values())
     if not free:
         return "busy", "every process implements as many ideas as it may, until one ends"

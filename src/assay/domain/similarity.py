@@ -18,7 +18,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
+from hashlib import blake2b
 from operator import attrgetter
 
 _WORD = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?|\w+")
@@ -94,7 +94,8 @@ def read(texts: Sequence[str], effort: Effort) -> dict[str, list[str] | None]:
 class _Group:
     """Texts with the same words, or the same text if its words were not read."""
 
-    number: int
+    #: That of its first text, also after it was dropped.
+    first: int
     #: As numbers; one set of them takes ten times as much memory.
     words: array[int]
     #: One bit for each word. Several words may share a bit.
@@ -111,44 +112,49 @@ class Corpus:
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._groups: dict[bytes, _Group] = {}
+        self._by_words: dict[bytes, _Group] = {}
+        self._by_text: dict[bytes, _Group] = {}
         #: The groups that have a word, in the order in which they were added.
         self._having: dict[int, list[_Group]] = defaultdict(list)
         #: How many groups have so many words.
         self._sizes: Counter[int] = Counter()
         self._of_place: dict[int, _Group] = {}
-        self._places = 0
         self._words = 0
-
-    def __len__(self) -> int:
-        return len(self._of_place)
+        #: How many texts were added, also those that were dropped.
+        self.added = 0
 
     def bytes(self) -> int:
         """About how much memory it takes."""
         return (
-            _BYTES_OF_TEXT * len(self)
+            _BYTES_OF_TEXT * self.added
             + _BYTES_OF_WORD * self._words
             + _BYTES_OF_NEW_WORD * len(self._numbers)
         )
 
     def add(self, text: str, own: Iterable[str] | None) -> int:
         """Add a text, which has these words (see `read`), and return its place."""
-        place = self._places
-        self._places += 1
+        place = self.added
+        self.added += 1
+        group = self._group(text, own, place)
+        group.places.append(place)
+        self._of_place[place] = group
+        return place
+
+    def _group(self, text: str, own: Iterable[str] | None, place: int) -> _Group:
+        if own is None:
+            return self._by_text.setdefault(_digest(text), _Group(place, array("I"), 0))
         known = self._numbers
-        numbers = array("I", sorted([known.setdefault(word, len(known)) for word in own or ()]))
-        key = _key(text, None if own is None else numbers)
-        group = self._groups.get(key)
+        numbers = array("I", sorted([known.setdefault(word, len(known)) for word in own]))
+        key = _digest(numbers.tobytes())
+        group = self._by_words.get(key)
         if group is None:
-            group = _Group(len(self._groups), numbers, _sketch(numbers))
-            self._groups[key] = group
+            group = self._by_words[key] = _Group(place, numbers, _sketch(numbers))
             self._words += len(numbers)
             self._sizes[len(numbers)] += 1
             for number in numbers:
                 self._having[number].append(group)
-        group.places.append(place)
-        self._of_place[place] = group
-        return place
+        self._by_text.setdefault(_digest(text), group)
+        return group
 
     def drop(self, places: Iterable[int]) -> None:
         """Forget the texts at these places, if they are there."""
@@ -165,89 +171,90 @@ class Corpus:
         Once `effort` has no steps left, only texts with the same words are found.
         """
         known = [self._numbers[word] for word in own or () if word in self._numbers]
-        same = None
-        if own is None or len(known) == len(own):
-            numbers = None if own is None else array("I", sorted(known))
-            same = self._groups.get(_key(text, numbers))
-        found = [Alike(place, 1.0) for place in (same.places[:most] if same else ())]
-        if own and len(found) < most:  # no other group has all the words, so none is as alike
-            least = _Least(most - len(found), threshold)
-            for group, similarity in self._alike_groups(known, len(own), same, least, effort):
-                found += [Alike(place, similarity) for place in group.places[:most]]
-        found.sort(key=lambda alike: (-alike.similarity, alike.place))
-        return found[:most]
+        same = [self._by_text.get(_digest(text))]
+        if own is not None and len(known) == len(own):
+            same.append(self._by_words.get(_digest(array("I", sorted(known)).tobytes())))
+        best = _Best(most, threshold - 1e-12)
+        for group in dict.fromkeys(same):
+            if group is not None:
+                best.take(1.0, group.places)
+        # No other group has all the words, so none is as alike.
+        if own and best.admits(_most_alike(len(own), len(own) + 1), 0):
+            self._compare(known, len(own), best, effort)
+        return best.found()
 
-    def _alike_groups(
-        self, known: list[int], size: int, same: _Group | None, least: _Least, effort: Effort
-    ) -> Iterator[tuple[_Group, float]]:
-        """Groups other than `same`, earlier ones first, that are as alike as they must be to be
-        among the most alike. Of a text of `size` words, these are `known`."""
-        bounds = {
-            other: _most_alike(size, other)
-            for other in tuple(self._sizes)
-            if _most_alike(size, other) >= least.similarity
-        }
-        best = max(bounds.values(), default=0.0)
+    def _compare(self, known: list[int], size: int, best: _Best, effort: Effort) -> None:
+        """Take the texts that are most like one of `size` words, of which these are known."""
+        bounds = {other: _most_alike(size, other) for other in tuple(self._sizes)}
+        bounds = {other: bound for other, bound in bounds.items() if bound >= best.threshold}
+        most_alike = max(bounds.values(), default=0.0)
         mask, words = _sketch(known), frozenset(known)
-        for group in self._candidates(known, size, least.similarity):
-            if least.is_reached and least.similarity >= best:
-                return
-            if group is same or not group.places:
-                continue
+        for group in self._candidates(known, size, best.threshold, effort):
+            if not best.admits(most_alike, group.first):
+                return  # nor any of the others, which were added later
             if not effort.compare(_SKETCH_STEPS):
                 return
-            other = len(group.words)
-            if not least.admits(bounds.get(other, 0.0)):
+            other, places = len(group.words), group.places
+            if not places or not best.admits(bounds.get(other, 0.0), places[0]):
                 continue
             # A bit that only one of two sketches has is at least one word that only its set has.
             common = min(
                 len(known) - (mask & ~group.sketch).bit_count(),
                 other - (group.sketch & ~mask).bit_count(),
             )
-            if not least.admits(common / (size + other - common)):
+            if not best.admits(common / (size + other - common), places[0]):
                 continue
             if not effort.compare(min(size, other)):
                 return
             common = sum(map(words.__contains__, group.words))
-            similarity = common / (size + other - common)
-            if least.admits(similarity):
-                least.take(similarity, len(group.places))
-                yield group, similarity
+            if common < max(size, other):  # else it has the same words
+                best.take(common / (size + other - common), places)
 
-    def _candidates(self, known: list[int], size: int, threshold: float) -> Iterator[_Group]:
-        """The groups that have one of the rarest words, without those that cannot be alike."""
+    def _candidates(
+        self, known: list[int], size: int, threshold: float, effort: Effort
+    ) -> Iterator[_Group]:
+        """The groups that have one of the rarest words, without those that cannot be alike, in
+        the order in which they were added."""
         prefix = size - math.ceil(threshold * size - 1e-9) + 1
         # Words that no text has are the rarest.
         having = (self._having.get(number, []) for number in known)
         rarest = heapq.nsmallest(max(0, prefix - (size - len(known))), having, key=len)
         last = None
-        for group in heapq.merge(*rarest, key=attrgetter("number")):
+        for group in heapq.merge(*rarest, key=attrgetter("first")):
+            if not effort.compare(1):
+                return
             if group is not last:
                 yield group
             last = group
 
 
-class _Least:
-    """How alike a text must be to be among the `most` that are most alike, given those before it:
-    at least `similarity`, or more than it once so many are."""
+class _Best:
+    """The texts that are most alike, at most so many, and at least `threshold`."""
 
     def __init__(self, most: int, threshold: float) -> None:
-        self.similarity = threshold - 1e-12
-        self.is_reached = False
+        self.threshold = threshold
         self._most = most
-        self._heap: list[float] = []
+        #: Similarity and negative place: the least alike first, of equal ones the last.
+        self._heap: list[tuple[float, int]] = []
 
-    def admits(self, similarity: float) -> bool:
-        return similarity > self.similarity if self.is_reached else similarity >= self.similarity
+    def admits(self, similarity: float, place: int) -> bool:
+        """Whether a text that is so much alike would be among them."""
+        if similarity < self.threshold:
+            return False
+        return len(self._heap) < self._most or (similarity, -place) > self._heap[0]
 
-    def take(self, similarity: float, texts: int) -> None:
-        """Count a group of so many texts that are as alike."""
-        for _ in range(min(texts, self._most)):
-            heapq.heappush(self._heap, similarity)
-        while len(self._heap) > self._most:
-            heapq.heappop(self._heap)
-        if len(self._heap) == self._most:
-            self.similarity, self.is_reached = self._heap[0], True
+    def take(self, similarity: float, places: Sequence[int]) -> None:
+        """Take those of equally alike texts that are among them."""
+        for place in places[: self._most]:
+            if self.admits(similarity, place):
+                heapq.heappush(self._heap, (similarity, -place))
+                if len(self._heap) > self._most:
+                    heapq.heappop(self._heap)
+
+    def found(self) -> list[Alike]:
+        return [
+            Alike(-place, similarity) for similarity, place in sorted(self._heap, reverse=True)
+        ]
 
 
 def _most_alike(size: int, other: int) -> float:
@@ -257,11 +264,9 @@ def _most_alike(size: int, other: int) -> float:
     return min(size, other) / max(size, other)
 
 
-def _key(text: str, numbers: array[int] | None) -> bytes:
-    """The same for the same words; of a text whose words were not read, its own."""
-    if numbers is None:
-        return b"text " + sha256(text.encode(errors="surrogatepass")).digest()
-    return b"words " + sha256(numbers.tobytes()).digest()
+def _digest(of: str | bytes) -> bytes:
+    encoded = of if isinstance(of, bytes) else of.encode(errors="surrogatepass")
+    return blake2b(encoded, digest_size=16).digest()
 
 
 def _sketch(numbers: Iterable[int]) -> int:
