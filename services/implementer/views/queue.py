@@ -211,8 +211,8 @@ def _why_not_begun(
 ) -> tuple[str, str]:
     if each.is_new and each.batch in far_ahead:
         return "ahead", (
-            "as many ideas of its batch as may be are under way or wait to be measured; it goes "
-            "on when some of these are (ASSAY_IMPLEMENTER_IDEAS_AHEAD)"
+            "as many ideas of its batch as may be are under way or wait to be measured "
+            "(ASSAY_IMPLEMENTER_IDEAS_AHEAD)"
         )
     if not processes:
         return "unclaimed", "no process has an idea under way now; one that runs begins it soon"
