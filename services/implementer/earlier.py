@@ -30,7 +30,9 @@ MOST_BYTES = 64 << 20
 _UNTRIED = (ExperimentState.CANCELLED.value, ExperimentState.FAILED.value)
 
 
-class _Idea(NamedTuple):
+class Idea(NamedTuple):
+    """An idea of an earlier batch. `base`: the codebase of its base."""
+
     experiment: str
     batch: str
     text: str
@@ -48,8 +50,8 @@ class Earlier:
     """The latest ideas of an owner for an environment that did not fail and were not cancelled."""
 
     def __init__(self, owner: str, environment: str) -> None:
-        self._owner = owner
-        self._environment = environment
+        self.owner = owner
+        self.environment = environment
         self._batches: set[str] = set()
         #: By the codebase of the base.
         self._kept: dict[str | None, _Kept] = {}
@@ -80,20 +82,20 @@ class Earlier:
     def look(self, session: Session) -> None:
         """Read the ideas of batches that were made since the last look."""
         with self._changing:
-            batch = schema.Batch
-            of_owner = self._of_owner(select(batch.id)).order_by(batch.id.desc())
+            of, batch = (self.owner, self.environment), schema.Batch
+            of_owner = _of_owner(select(batch.id), *of).order_by(batch.id.desc())
             batches = set(session.scalars(of_owner.limit(MOST_EARLIER)))
             new = batches - self._batches
             if not new:
                 return
-            ideas, kept, places = list[_Idea](), self._kept, self._places
+            ideas, kept, places = list[Idea](), self._kept, self._places
             if self._batches and len(new) <= MOST_NEW:
-                ideas = self._ideas(session, schema.Experiment.batch_id.in_(new))
+                ideas = latest(session, *of, schema.Experiment.batch_id.in_(new))
             added = sum(each.corpus.added for each in kept.values())
             if not self._batches or len(new) > MOST_NEW or added + len(ideas) > MOST_ADDED:
                 # Not those of batches that were committed since these were read: they are new
                 # at the next look.
-                ideas = [idea for idea in self._ideas(session) if idea.batch in batches]
+                ideas = [idea for idea in latest(session, *of) if idea.batch in batches]
                 kept, places = {}, {}
             _keep(ideas, kept, places)
             self._batches, self._kept, self._places = batches, kept, places
@@ -101,10 +103,12 @@ class Earlier:
     def forget_untried(self, session: Session, named: Collection[str]) -> bool:
         """Forget ideas that failed or were cancelled. False if none of these experiments did."""
         experiment = schema.Experiment
-        of_owner = self._of_owner(
+        of_owner = _of_owner(
             select(experiment.id)
             .join(schema.Batch, schema.Batch.id == experiment.batch_id)
-            .where(experiment.state.in_(_UNTRIED))
+            .where(experiment.state.in_(_UNTRIED)),
+            self.owner,
+            self.environment,
         )
         if not session.scalars(of_owner.where(experiment.id.in_(named))).all():
             return False
@@ -115,34 +119,36 @@ class Earlier:
                     self._kept[at[0]].corpus.drop([at[1]])
         return True
 
-    def _ideas(self, session: Session, *of: Any) -> list[_Idea]:
-        """The latest ideas, the oldest first."""
-        experiment, idea = schema.Experiment, schema.Idea
-        asked: Any = (
-            select(experiment.id, experiment.batch_id, idea.text, idea.base_id)
-            .join(idea, idea.id == experiment.idea_id)
-            .join(schema.Batch, schema.Batch.id == experiment.batch_id)
-        )
-        rows = session.execute(
-            self._of_owner(asked)
-            .where(experiment.state.not_in(_UNTRIED), *of)
-            .order_by(experiment.id.desc())
-            .limit(MOST_EARLIER)
-        ).all()
-        return [_Idea(*row) for row in reversed(rows)]
 
-    def _of_owner(self, statement: Select[Any]) -> Select[Any]:
-        return statement.join(
-            schema.Environment, schema.Environment.id == schema.Batch.environment_id
-        ).where(
-            schema.Batch.owner == self._owner,
-            schema.Environment.name == self._environment,
-            schema.Batch.kind != MeasurementKind.CONTROL.value,
-        )
+def latest(session: Session, owner: str, environment: str, *of: Any) -> list[Idea]:
+    """The latest ideas of an owner for an environment, the oldest first. `of`: which ones."""
+    experiment, idea = schema.Experiment, schema.Idea
+    asked: Any = (
+        select(experiment.id, experiment.batch_id, idea.text, idea.base_id)
+        .join(idea, idea.id == experiment.idea_id)
+        .join(schema.Batch, schema.Batch.id == experiment.batch_id)
+    )
+    rows = session.execute(
+        _of_owner(asked, owner, environment)
+        .where(experiment.state.not_in(_UNTRIED), *of)
+        .order_by(experiment.id.desc())
+        .limit(MOST_EARLIER)
+    ).all()
+    return [Idea(*row) for row in reversed(rows)]
+
+
+def _of_owner(statement: Select[Any], owner: str, environment: str) -> Select[Any]:
+    return statement.join(
+        schema.Environment, schema.Environment.id == schema.Batch.environment_id
+    ).where(
+        schema.Batch.owner == owner,
+        schema.Environment.name == environment,
+        schema.Batch.kind != MeasurementKind.CONTROL.value,
+    )
 
 
 def _keep(
-    ideas: Sequence[_Idea],
+    ideas: Sequence[Idea],
     kept: dict[str | None, _Kept],
     places: dict[str, tuple[str | None, int]],
 ) -> None:

@@ -143,17 +143,17 @@ def test_a_batch_that_is_stored_while_others_are_read_is_read_once(
 ) -> None:
     """It was counted twice, and one copy of an idea stayed when that was cancelled."""
     submit(api, OTHER)
-    ideas = earlier.Earlier._ideas
+    latest = earlier.latest
     late: list[str] = []
 
-    def meanwhile(self: earlier.Earlier, session: Session, *of: Any) -> list[Any]:
+    def meanwhile(session: Session, *of: Any) -> list[earlier.Idea]:
         if not late:
             late.append("")
             late[0] = submit(api, FOURS, novelty="allow")["id"]
         with context.db.read() as later:
-            return ideas(self, later, *of)
+            return latest(later, *of)
 
-    monkeypatch.setattr(earlier.Earlier, "_ideas", meanwhile)
+    monkeypatch.setattr(earlier, "latest", meanwhile)
     submit(api, "Count downwards.")
     assert len(similar(api, AGAIN)) == 1
     api.post(f"/v1/batches/{late[0]}/cancel")
@@ -167,7 +167,7 @@ def test_an_owner_with_too_much_to_keep_takes_no_room_from_others(
     sizes = {"a": 10, "b": 200, "c": 60}
     monkeypatch.setattr(earlier, "MOST_BYTES", 100)
     monkeypatch.setattr(earlier.Earlier, "look", lambda *_: None)
-    monkeypatch.setattr(earlier.Earlier, "bytes", lambda self: sizes[self._owner])
+    monkeypatch.setattr(earlier.Earlier, "bytes", lambda self: sizes[self.owner])
     with context.db.read() as session:
         kept = {owner: ideas.of(session, owner, "count") for owner in "abc"}
         assert ideas.of(session, "a", "count") is kept["a"]
