@@ -28,27 +28,30 @@ def dry_run(
 ) -> dict[str, Any]:
     """The answer to `?dry_run=true`: what would be done, and for how much.
 
-    `base_measurements` are those of all bases; what was measured before is not repeated.
+    `base_measurements` are those of all bases; what was measured before is not repeated. Ideas
+    that `novelty: skip` leaves out are not counted in what would be done.
     `warnings` name fields that will make an experiment fail.
     """
     environment, based_on = checked
     profile, options = environment.profile(request.profile), request.options
     seeds = seeds_of(profile, options.model_dump(), kind_of(request).baseline)
     files = _files(context, checked)
+    similar = _similar(context, request, checked, owner)
+    skipped = {each["position"] for each in similar if options.novelty == "skip"}
+    ideas = [idea for place, idea in enumerate(request.ideas) if place not in skipped]
+    kept = request.model_copy(update={"ideas": ideas})
     return {
         "object": "dry_run",
         "environment": environment.id,
         "profile": request.profile,
         "ideas": len(request.ideas),
-        "measurements": len(request.ideas) * len(set(request.options.seeds)),
+        "measurements": len(ideas) * len(set(options.seeds)),
         "base_measurements": len(distinct(based_on)) * len(seeds),
-        "cost_usd": cost_range(request, _characters(files)),
-        "gpu_hours": gpu_hours(request, environment),
-        "max_cost_usd": None
-        if request.options.max_cost_usd is None
-        else dollars(request.options.max_cost_usd),
-        "max_gpu_hours": request.options.max_gpu_hours,
-        "similar": _similar(context, request, checked, owner),
+        "cost_usd": cost_range(kept, _characters(files)),
+        "gpu_hours": gpu_hours(kept, environment),
+        "max_cost_usd": None if options.max_cost_usd is None else dollars(options.max_cost_usd),
+        "max_gpu_hours": options.max_gpu_hours,
+        "similar": similar,
         "warnings": _warnings(context, request, files),
     }
 
@@ -119,9 +122,9 @@ def _warnings(
 
 def cost_range(request: BatchRequest, codebase_characters: int) -> dict[str, str | None]:
     """Between what and what the model calls of a batch may cost; null where no price is known."""
-    if request.executor == NO_MODEL:
-        return {"low": "0", "high": "0"}
     ideas = request.ideas
+    if request.executor == NO_MODEL or not ideas:
+        return {"low": "0", "high": "0"}
     if kind_of(request) is MeasurementKind.CONFIRM:  # the codebases are there
         return {"low": "0", "high": "0"}
     estimated = estimate(

@@ -201,6 +201,11 @@ def test_a_dry_run_says_it_before_anything_is_stored(api: TestClient) -> None:
         {"position": 2, "experiment": None, "like_position": 0, "similarity": 1.0},
     ]
     assert said["gpu_hours"] == 0
+    assert (said["ideas"], said["measurements"]) == (3, 3)
+    said = submit(api, OTHER, AGAIN, OTHER, query="?dry_run=true", novelty="skip")
+    assert (said["ideas"], said["measurements"]) == (3, 1), "what is skipped is not measured"
+    said = submit(api, AGAIN, query="?dry_run=true", novelty="skip")
+    assert (said["measurements"], said["cost_usd"]) == (0, {"low": "0", "high": "0"})
 
 
 def test_an_epoch_of_a_search_is_looked_at_too(api: TestClient) -> None:
