@@ -6,7 +6,7 @@ Reading them anew for each batch would cost a quarter of a second for an owner w
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -114,9 +114,12 @@ class Earlier:
             return False
         with self._changing:
             first = min(self._places, default="")
+            gone: dict[str | None, list[int]] = defaultdict(list)
             for untried in session.scalars(of_owner.where(experiment.id >= first)):
                 if (at := self._places.pop(untried, None)) is not None:
-                    self._kept[at[0]].corpus.drop([at[1]])
+                    gone[at[0]].append(at[1])
+            for base, places in gone.items():
+                self._kept[base].corpus.drop(places)
         return True
 
 

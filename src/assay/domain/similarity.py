@@ -158,9 +158,10 @@ class Corpus:
 
     def drop(self, places: Iterable[int]) -> None:
         """Forget the texts at these places, if they are there."""
-        for place in places:
-            if (group := self._of_place.pop(place, None)) is not None:
-                group.places = [each for each in group.places if each != place]
+        found = {place: self._of_place.pop(place, None) for place in places}
+        for group in dict.fromkeys(found.values()):
+            if group is not None:
+                group.places = [place for place in group.places if place not in found]
 
     def alike(
         self, text: str, own: Collection[str] | None, threshold: float, most: int, effort: Effort

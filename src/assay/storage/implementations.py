@@ -352,11 +352,11 @@ def check_held(session: Session, work: Work) -> None:
     """
     held = run(session, _HOLD, implementation=work.implementation, by=work.holder).rowcount
     if not held:
-        raise _fenced(work)
+        raise _fenced(work.experiment)
 
 
-def _fenced(work: Work) -> Fenced:
-    return Fenced(f"{work.experiment} is implemented by another process by now")
+def _fenced(experiment_id: str) -> Fenced:
+    return Fenced(f"{experiment_id} is implemented by another process by now")
 
 
 def is_wanted(session: Session, experiment_id: str) -> bool:
@@ -473,7 +473,7 @@ def give_up(
         .values(state="failed", finished_at=db.now(session)),
     )
     if not ended:
-        raise Fenced(f"{experiment_id} is implemented by another process by now")
+        raise _fenced(experiment_id)
 
 
 def _close(
@@ -495,4 +495,4 @@ def _close(
         now=db.now(session),
     ).rowcount
     if not ended:
-        raise _fenced(work)
+        raise _fenced(work.experiment)
