@@ -21,8 +21,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 _READY_SECONDS = 120.0
@@ -112,28 +115,32 @@ class WarmStart:
         if list(command[:2]) != [sys.executable, "-m"] or command[2] not in _MODULES:
             return spawn(command, env, stdout, stderr)
         assert self._socket is not None
-        status, theirs = os.pipe()
-        try:
+        # What is said of a process comes on a connection of its own: threads start processes at
+        # once, and from a common one each could take the answer for another's.
+        status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
             # The environment may be longer than a packet.
             request = os.memfd_create("request")
             os.write(request, json.dumps({"argv": command[2:], "env": dict(env)}).encode())
             try:
-                fds = [request, stdout, stderr, theirs]
+                fds = [request, stdout, stderr, theirs.fileno()]
                 socket.send_fds(self._socket, [b"start"], fds)
             finally:
                 os.close(request)
-        finally:
-            os.close(theirs)
-        return _Fork(int(self._socket.recv(32)), status)
+        return _Fork(status.detach())
 
 
 class _Fork:
-    """A process whose parent is the warm one, which says through a pipe how it ended."""
+    """A process whose parent is the warm one, which says what its id is and how it ended."""
 
-    def __init__(self, pid: int, status: int) -> None:
-        self.pid = pid
+    def __init__(self, status: int) -> None:
         self._status = status
+        weakref.finalize(self, os.close, status)
+        self._reading = threading.Lock()
         self.returncode: int | None = None
+        if not select.select([status], [], [], _READY_SECONDS)[0]:
+            raise RuntimeError(f"the warm process forked nothing within {_READY_SECONDS:g} s")
+        self.pid = int(os.read(status, 32))
 
     def poll(self) -> int | None:
         self._read(0.0)
@@ -146,12 +153,15 @@ class _Fork:
         return self.returncode
 
     def _read(self, timeout: float | None) -> None:
-        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
-            said = os.read(self._status, 32)
-            os.close(self._status)
-            if not said:
-                raise RuntimeError(f"nobody says how process {self.pid} ended")
-            self.returncode = int(said)
+        # Several threads may ask, and one of them is told.
+        if self.returncode is not None or not select.select([self._status], [], [], timeout)[0]:
+            return
+        with self._reading:
+            if self.returncode is None:
+                said = os.read(self._status, 32)
+                if not said:
+                    raise RuntimeError(f"nobody says how process {self.pid} ended")
+                self.returncode = int(said)
 
     def send_signal(self, sig: int) -> None:
         if self.poll() is None:
@@ -159,6 +169,12 @@ class _Fork:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+def _say(status: int, number: int) -> None:
+    # The test that started the process may have gone.
+    with suppress(BrokenPipeError):
+        os.write(status, str(number).encode())
 
 
 class _Forker:
@@ -193,9 +209,7 @@ class _Forker:
         for pid, status in list(self._statuses.items()):
             ended, code = os.waitpid(pid, os.WNOHANG)
             if ended:
-                # The test that started it may have gone.
-                if select.select([], [status], [], 0)[1]:
-                    os.write(status, str(os.waitstatus_to_exitcode(code)).encode())
+                _say(status, os.waitstatus_to_exitcode(code))
                 os.close(status)
                 del self._statuses[pid]
 
@@ -206,7 +220,7 @@ class _Forker:
             self._statuses[pid] = status
             for fd in (request, stdout, stderr):
                 os.close(fd)
-            self._control.send(str(pid).encode())
+            _say(status, pid)
             return None
         return self._become(request, stdout, stderr, status)
 
