@@ -90,6 +90,38 @@ for name in ("/dev/nvidia1", "/dev/nvidiactl"):
     assert "No such file" in none.err
 
 
+NAMES_ITS_THREADS = """
+import os, threading
+for folder in os.listdir("/proc/self/task"):
+    path = f"/proc/self/task/{folder}/comm"
+    with open(path, "w") as file:
+        file.write("cuda")
+    assert open(path).read() == "cuda\\n"
+for path in ("/proc/1/mem", "/proc/1/task/1/mem", "/proc/1/oom_score_adj", "/proc/1/new",
+             "/proc/sys/kernel/hostname", "/proc/sys/kernel/core_pattern", "/proc/new"):
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT))
+        print("opened", path)
+    except OSError:
+        pass
+print(os.listdir("/proc/1"))
+"""
+
+
+@pytest.mark.bubblewrap
+@pytest.mark.parametrize("sees_held_out", [False, True])
+def test_a_program_with_a_gpu_names_its_threads_and_reaches_no_init(
+    bubblewrap: Any,
+    driver: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    sees_held_out: bool,
+) -> None:
+    """CUDA does the first, and fails with error 304 where it cannot."""
+    monkeypatch.setattr(backend, "gpu_mounts", lambda gpus: gpu_mounts(gpus, *driver))
+    ended = bubblewrap.finish(NAMES_ITS_THREADS, gpus=(SECOND,), sees_held_out=sees_held_out)
+    assert ended.out == "[]\n", ended.err
+
+
 # ---- the driver's libraries ----
 
 Library = Callable[[str], Path]

@@ -349,8 +349,8 @@ def _options(
         *("--size", tmpfs, "--tmpfs", "/dev/shm", "--size", tmpfs, "--tmpfs", "/tmp"),
         *interpreter_arguments(reach),
         *mount_arguments(spec.mounts, reach),
-        # /proc, too: with the same user, the init's memory could be written there.
-        *("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/"),
+        *_processes(bool(spec.gpus)),
+        *("--remount-ro", "/dev", "--remount-ro", "/"),
         *("--chdir", spec.cwd, "--clearenv"),
     ]
     environment = {
@@ -364,6 +364,17 @@ def _options(
     for name, value in environment.items():
         options += ["--setenv", name, value]
     return options if filter_fd is None else [*options, "--seccomp", str(filter_fd)]
+
+
+def _processes(gpus: bool) -> list[str]:
+    """Options that keep the init's memory, which `/proc` shows to the same user, from writers.
+
+    CUDA names its threads in `/proc/self/task/<id>/comm`, and does not start where it cannot. So
+    with GPUs the init is hidden; what else is there belongs to the program.
+    """
+    if gpus:
+        return ["--tmpfs", "/proc/1", "--remount-ro", "/proc/1"]
+    return ["--remount-ro", "/proc"]
 
 
 def _limit_processes(spec: SandboxSpec, group: Group | None) -> list[str]:
