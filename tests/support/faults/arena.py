@@ -20,6 +20,7 @@ from sqlalchemy import Select, func, select, text
 
 from assay.client import Client
 from assay.contracts.batch import BatchRequest
+from assay.domain.states import TERMINAL_MEASUREMENT
 from assay.storage import schema
 from assay.storage.database import Database
 from assay.storage.objects import LocalStore, ObjectStore
@@ -302,11 +303,25 @@ class Arena:
         return self.stack.client()
 
     def finish(self, batch: Batch, seconds: float = FINISH_SECONDS) -> None:
-        """Wait until every experiment of a batch has ended."""
+        """Wait until every experiment of a batch has ended, and what it is compared with.
+
+        A baseline's measurement that has to be repeated ends after the experiments, and nobody
+        would take it once the hosts of a test have gone.
+        """
         table = schema.Experiment
         left = select(table.id).where(table.batch_id == batch.id, table.state.not_in(TERMINAL))
+        hardware = select(schema.Batch.hardware_class).where(schema.Batch.id == batch.id)
+        measured = schema.Measurement
+        unmeasured = select(measured.id).where(
+            measured.hardware_class == hardware.scalar_subquery(),
+            measured.state.not_in({state.value for state in TERMINAL_MEASUREMENT}),
+        )
         try:
-            wait_until(lambda: not self.column(left), f"{batch.id} has ended", seconds)
+            wait_until(
+                lambda: not self.column(left) and not self.column(unmeasured),
+                f"{batch.id} has ended",
+                seconds,
+            )
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.describe(batch)}") from None
 
