@@ -8,6 +8,7 @@
     rollouts    samples of grpo's sampler beside others
     order       whether nanogpt `quick-gpu` at 45 s puts known edits into the right order
     isolation   whether trainings on one GPU see anything of each other
+    service     nanogpt `quick-gpu` through `assay serve`: worker, sandbox and evaluation
 
 Each part writes its figures to its own file as it gets them (`FILE` without its suffix is their
 folder), so that a kill loses nothing. What the machine lacks (packages, a sandbox, FineWeb) the
@@ -28,7 +29,7 @@ from typing import Any
 
 from benchmarks.gpu import machine, report
 
-PARTS = ("training", "rollouts", "order", "isolation")
+PARTS = ("training", "rollouts", "order", "isolation", "service")
 """Modules of this package with `run(seconds, dry_run)`; imported when their turn comes."""
 SECONDS = 240.0
 DRY_SECONDS = 20.0

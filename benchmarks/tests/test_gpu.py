@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from assay.environments.catalog import Environment
 from benchmarks.gpu import __main__ as main
-from benchmarks.gpu import order, report, runs, training
+from benchmarks.gpu import order, report, runs, service, training
 from tests.support.measuring import ROOT
 
 
@@ -51,6 +53,26 @@ def test_the_part_about_training(tmp_path: Path) -> None:
     )
     assert found["sandbox"] == "bubblewrap" or found["sandbox"].startswith("absent: ")
     assert found["data"] == "generated (FineWeb is absent)"
+
+
+@pytest.mark.slow
+def test_the_part_about_the_service(folder: Path) -> None:
+    found = service.run(20.0, dry_run=True)
+    assert [worker["gpus"] for worker in found["workers"]] == [0]
+    assert [(one["state"], one["failure"]) for one in found["measurements"]] == [
+        ("succeeded", None)
+    ] * service.SEEDS
+    assert all(one["took_seconds"] > 0 for one in found["measurements"])
+    assert json.loads((folder / "service.json").read_text()) == found
+
+
+def test_the_short_profile_of_the_service(tmp_path: Path) -> None:
+    shutil.copytree(runs.NANOGPT, tmp_path / service.NAME)
+    service.shorten(tmp_path / service.NAME / "environment.toml", "quick-gpu")
+    environment = Environment.load(tmp_path / service.NAME)
+    assert environment.name == service.NAME
+    budget = environment.manifest.profiles["quick-gpu"].budget
+    assert (budget.seconds, budget.warm_up_seconds, budget.evaluation_seconds) == (20, 240, 600)
 
 
 @pytest.mark.slow
