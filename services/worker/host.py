@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import logging
 import os
@@ -21,11 +20,11 @@ from assay.domain.failure_codes import FailureCode
 from assay.evaluation import start_evaluation_server
 from assay.sandbox import (
     ISOLATION_GUARANTEES,
+    CudaTrial,
     Guarantee,
     Sandbox,
     SandboxSettings,
     choose_sandbox,
-    gpu_problem,
     open_sandbox,
     remove_kept_containers,
 )
@@ -121,7 +120,7 @@ def open_host(
     )
     sandbox_settings = dataclasses.replace(chosen, grace_seconds=settings.grace_seconds)
     sandbox = open_sandbox(sandbox_settings)
-    gpus.reach_through(functools.partial(gpu_problem, sandbox_settings))
+    gpus.reach_through(CudaTrial(sandbox_settings).problem)
     wanted = {journal.notes.spec.attempt for journal in scratch.journals if settings.adopt}
     remove_kept_containers(sandbox_settings, wanted)
     guarantees = sandbox.probe(quick=settings.probe == "quick")

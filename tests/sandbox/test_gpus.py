@@ -1,6 +1,8 @@
 """GPUs of a sandbox without an engine: which device nodes a UUID stands for, and that only they
 are there. The driver is a folder of the form the real one has, its nodes are `/dev/null`."""
 
+import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -9,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from assay.sandbox import Mount, SandboxError, SandboxSettings, gpu_problem
+from assay.sandbox import CudaTrial, Mount, SandboxError, SandboxSettings, choose, gpu_problem
 from assay.sandbox import bubblewrap as backend
 from assay.sandbox.gpus import driver_libraries, gpu_mounts
+from tests.support.needs import missing
 
 FIRST = "GPU-11111111-aaaa-bbbb-cccc-000000000001"
 SECOND = "GPU-22222222-aaaa-bbbb-cccc-000000000002"
@@ -105,6 +108,13 @@ for path in ("/proc/1/mem", "/proc/1/task/1/mem", "/proc/1/oom_score_adj", "/pro
     except OSError:
         pass
 print(os.listdir("/proc/1"))
+# Would count up a number of the whole host, which /proc/self/sessionid shows.
+if os.path.exists("/proc/self/loginuid"):
+    try:
+        os.write(os.open("/proc/thread-self/loginuid", os.O_WRONLY), str(os.getuid()).encode())
+        print("logged in")
+    except PermissionError:
+        pass
 """
 
 
@@ -194,6 +204,78 @@ def test_a_program_with_a_gpu_reaches_the_library_of_the_driver(
     monkeypatch.setenv("LD_LIBRARY_PATH", str(run))
     assert bubblewrap.finish(LOADS, gpus=(SECOND,)).out == f"{run} store/driver/lib\n"
     assert "KeyError: 'LD_LIBRARY_PATH'" in bubblewrap.start(LOADS).wait().err
+
+
+# ---- whether CUDA starts ----
+
+#: The driver's library as far as a trial asks it. As the real one it names its threads; `WITHIN`
+#: may forbid it to start where a variable of the worker is missing, which no sandbox passes on.
+CUDA = """
+#include <stdio.h>
+#include <stdlib.h>
+int cuInit(unsigned flags) {
+    FILE *name = fopen("/proc/thread-self/comm", "w");
+    if (!name || WITHIN) return 304;
+    return fclose(name);
+}
+int cuDeviceGetCount(int *count) { *count = 1; return 0; }
+int cuGetErrorName(int code, const char **name) {
+    *name = "CUDA_ERROR_OPERATING_SYSTEM";
+    return 0;
+}
+"""
+
+
+@pytest.fixture
+def cuda(
+    driver: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], None]:
+    """Give this host a driver's library that does not start where a condition in C holds."""
+
+    if shutil.which("cc") is None:
+        missing("cc, a C compiler, is not installed")
+
+    def make(within: str) -> None:
+        folder = tmp_path / "driver"
+        folder.mkdir(exist_ok=True)
+        (folder / "cuda.c").write_text(CUDA)
+        command = ["cc", "-shared", "-fPIC", f"-DWITHIN={within}", "-o"]
+        subprocess.run(
+            [*command, str(folder / "libcuda.so.1"), str(folder / "cuda.c")], check=True
+        )
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+        monkeypatch.setenv("ASSAY_OUTSIDE", "yes")
+
+    monkeypatch.setattr(backend, "gpu_mounts", lambda gpus: gpu_mounts(gpus, *driver))
+    monkeypatch.setattr(choose, "gpu_mounts", lambda gpus: gpu_mounts(gpus, *driver))
+    return make
+
+
+@pytest.mark.bubblewrap
+def test_cuda_is_tried_in_the_sandbox(cuda: Callable[[str], None], tmp_path: Path) -> None:
+    trial = CudaTrial(SandboxSettings("bubblewrap", scratch=tmp_path))
+    cuda('!getenv("ASSAY_OUTSIDE")')
+    problem = trial.problem(FIRST)
+    assert problem is not None
+    assert "not in a bubblewrap sandbox (error 304, CUDA_ERROR_OPERATING_SYSTEM)" in problem
+    cuda("0")
+    assert trial.problem(FIRST) is None
+    cuda('!getenv("ASSAY_OUTSIDE")')
+    assert trial.problem(FIRST) is None, "what worked once is not tried again"
+    assert trial.problem(SECOND) is not None
+
+
+@pytest.mark.bubblewrap
+def test_a_host_without_cuda_is_no_fault_of_the_sandbox(
+    cuda: Callable[[str], None], tmp_path: Path
+) -> None:
+    cuda("1")
+    assert CudaTrial(SandboxSettings("bubblewrap", scratch=tmp_path)).problem(FIRST) is None
+
+
+def test_a_gpu_that_cannot_be_handed_out_is_not_tried(tmp_path: Path) -> None:
+    trial = CudaTrial(SandboxSettings("bubblewrap", scratch=tmp_path))
+    assert "ASSAY_WORKER_SANDBOX=docker" in str(trial.problem("MIG-1"))
 
 
 def test_a_plain_program_with_a_gpu_is_told_of_it(

@@ -8,6 +8,7 @@ from assay.sandbox.choose import (
     remove_kept_containers,
     sweep_containers,
 )
+from assay.sandbox.cuda import CudaTrial
 from assay.sandbox.filesystem import interpreter_mounts
 from assay.sandbox.interface import (
     DEVNULL,
@@ -31,6 +32,7 @@ __all__ = [
     "DEVNULL",
     "ISOLATION_GUARANTEES",
     "QUICK_GUARANTEES",
+    "CudaTrial",
     "Exit",
     "Guarantee",
     "Handle",

@@ -46,7 +46,7 @@ from assay.sandbox.interface import (
     SandboxSettings,
     SandboxSpec,
 )
-from assay.sandbox.launcher import TRUSTED_PATH, launch_command, tool
+from assay.sandbox.launcher import TRUSTED_PATH, launch_command, program_of, tool
 from assay.sandbox.meter import Meter, Usage, children
 from assay.sandbox.ownership import hand_over
 from assay.sandbox.probe import probe_sandbox
@@ -261,13 +261,15 @@ class BubblewrapSandbox:
                 *(tool("bwrap"), "--args", str(options_fd), "--"),
                 *_limit_processes(spec, group),
                 *_guard(spec, self._settings.grace_seconds),
-                *spec.argv,
+                *program_of(spec, self.python),
             ]
             joins = group.join_files() if group is not None else []
             disk = DiskWatch(spec.mounts, spec.limits)
             started = time.monotonic()
             process = _popen(
-                launch_command(command, spec.limits, joins, binds, table),
+                launch_command(
+                    command, spec.limits, joins, binds, table, can_log_in=bool(spec.gpus)
+                ),
                 spec,
                 inherited,
             )

@@ -5,12 +5,15 @@ control groups, resource limits, private mounts) happens in `/bin/sh`, in about 
 Everything variable reaches it as positional arguments, never as shell text.
 """
 
+import functools
 import math
+import os
 import resource
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
-from assay.sandbox.interface import Limits, SandboxError
+from assay.sandbox.interface import Limits, SandboxError, SandboxSpec
 
 _SCRIPT = """
 set -e
@@ -18,6 +21,9 @@ set -e
 while [ "$1" != -- ]; do
   case "$1" in
     group) echo 0 >"$2"; shift 2 ;;
+    login)
+      [ ! -w /proc/self/loginuid ] || echo "$2" 2>/dev/null >/proc/self/loginuid || :
+      shift 2 ;;
     limit) ulimit "-S$2" "$3"; ulimit "-H$2" "$4"; shift 4 ;;
     bind) "$2" --rbind "$3" "$4"; shift 4 ;;
     table) "$2" --all --fstab "$3"; shift 3 ;;
@@ -62,21 +68,45 @@ def limit_arguments(limits: Limits) -> list[str]:
     return arguments
 
 
+def program_of(spec: SandboxSpec, python: str) -> tuple[str, ...]:
+    """What the sandbox runs, with `python` as its interpreter: `argv`, and in front of a program
+    that is shown held-out data `hide_processes`.
+
+    With GPUs there is nothing in front, because CUDA reads files of its own process.
+    """
+    if not spec.sees_held_out or spec.gpus:
+        return spec.argv
+    return (python, "-I", "-S", "-c", _hide_processes(), *spec.argv)
+
+
+@functools.cache
+def _hide_processes() -> str:
+    return Path(__file__).with_name("hide_processes.py").read_text(encoding="utf-8")
+
+
 def launch_command(
     program: Sequence[str],
     limits: Limits,
     groups: Iterable[str] = (),
     binds: Mapping[str, str] | None = None,
     table: str | None = None,
+    *,
+    can_log_in: bool = False,
 ) -> list[str]:
     """The argument vector that prepares and then executes `program`.
 
     `groups` are `cgroup.procs` files to join. `binds` (source: target) and `table` (a file of
     mounts in the form of fstab) need root and put the program into a private mount namespace.
+
+    A program that could write in `/proc` (`can_log_in`) could once in each thread say for whom it
+    logged in, which counts up a number of the whole host that the next program could read. So it
+    is said for it, and cannot be said again.
     """
     command = ["/bin/sh", "-c", _SCRIPT, "assay-launch"]
     for group in groups:
         command += ["group", group]
+    if can_log_in:
+        command += ["login", str(os.geteuid())]
     command += limit_arguments(limits)
     if binds or table:
         private = [tool("unshare"), "--mount", "--propagation", "private", "--"]

@@ -186,3 +186,32 @@ with open("/tmp/file", "wb+") as file:
 @x86_64
 def test_a_predictor_reads_and_moves_few_counters_of_the_host(arena: Arena) -> None:
     arena.repels(COUNTERS, sees_held_out=True)
+
+
+PAGES = """
+import subprocess
+names = ("smaps", "smaps_rollup", "numa_maps", "maps", "status", "stat", "pagemap")
+for process in ("self", "thread-self", f"self/task/{os.getpid()}", str(os.getppid()), "1"):
+    for name in names:
+        attack(f"{name} of {process}", lambda: read(f"/proc/{process}/{name}", 1))
+        attack(f"{name} of {process}, by a detour",
+               lambda: read(f"/proc/self/root/proc/{process}/{name}", 1))
+folder = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)
+attack("from a folder that is open", lambda: os.open("smaps", os.O_RDONLY, dir_fd=folder))
+attack("by a child", lambda: subprocess.run(["/bin/cat", "/proc/self/smaps"]).returncode == 0)
+def forked():
+    child = os.fork()
+    if child == 0:
+        os._exit(errno_of(read, "/proc/self/smaps", 1))
+    return os.waitpid(child, 0)[1] == 0
+attack("by a fork", forked)
+for path in ("/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/etc/passwd"):
+    control(path, read, path, 1)
+control("program", lambda: subprocess.run(["/bin/true"], check=True))
+control("own file", lambda: write("/tmp/own") or read("/tmp/own"))
+"""
+
+
+def test_a_predictor_reads_no_marks_of_pages(arena: Arena) -> None:
+    """What was read of a file that all sandboxes see could be told from them, bit by bit."""
+    arena.repels(PAGES, sees_held_out=True)

@@ -58,6 +58,7 @@ from assay.sandbox.interface import (
     SandboxSpec,
     SandboxUnavailable,
 )
+from assay.sandbox.launcher import program_of
 from assay.sandbox.ownership import expect_back, hand_over
 from assay.sandbox.probe import probe_sandbox
 from assay.sandbox.supervise import GUARD_SECONDS, blame_memory
@@ -224,7 +225,7 @@ class DockerSandbox:
             filtered = program.hex()
         ours = {"PATH": image.path, "HOME": "/tmp", "LANG": "C.UTF-8", "PWD": spec.cwd}
         return {
-            "argv": spec.argv,
+            "argv": program_of(spec, self.python),
             "env": {**ours, **spec.env},
             "cwd": spec.cwd,
             "limits": _resource_limits(spec.limits),
