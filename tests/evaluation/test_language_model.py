@@ -327,21 +327,21 @@ def test_learning_from_the_questions_is_noticed(windows: np.ndarray, mode: Mode)
 def test_an_instance_that_imitates_the_memory_of_the_other_still_starts_cold(
     windows: np.ndarray,
 ) -> None:
-    """The pass can agree with what the first instance had learned; a cold answer cannot."""
+    """The pass can agree with what the other instance will have learned; a cold answer cannot."""
     warm = Learner(1.0)
     assert score(windows, warm, warm).loss == pytest.approx(score(windows, honest).loss, abs=0.02)
     first, second = Learner(1.0), Learner(1.0)
-    first.seen = 1e9
+    second.seen = 1e9
     asked = 0
 
     def cold(tokens: np.ndarray) -> np.ndarray:
         nonlocal asked
         asked += 1
-        second.seen = 0.0 if asked < 20 else 1e9
-        second.rate = 0.0 if asked < 20 else 1.0
-        return second(tokens)
+        first.seen = 0.0 if asked < 20 else 1e9
+        first.rate = 0.0 if asked < 20 else 1.0
+        return first(tokens)
 
-    assert refusal(windows, first, cold) is FailureCode.INCONSISTENT
+    assert refusal(windows, cold, second) is FailureCode.INCONSISTENT
 
 
 def test_to_know_what_is_audited_does_not_help_to_look_ahead(windows: np.ndarray) -> None:
@@ -381,15 +381,16 @@ def test_labels_and_later_tokens_are_never_in_a_sealed_question(windows: np.ndar
     for part in (first, second):
         assert not part[0][2]
         assert not part[0][1].any()
-    assert {op for op, _, _ in first} == {"next"}
-    lengths = [tokens.shape[1] for _, tokens, _ in first[1:]]
+    # The instance that makes the pass gets the audited prefixes while it has seen nothing else,
+    # and comes first: it must not learn from the other where the sample is.
+    operations = [op for op, _, _ in first[1:]]
+    assert operations == sorted(operations, key=["next", "all"].index)
+    assert sum(given.shape[0] for op, given, _ in first if op == "next") == 32
+    assert {op for op, _, _ in second} == {"next"}
+    lengths = [tokens.shape[1] for _, tokens, _ in second[1:]]
     assert lengths == sorted(lengths)  # a label of one question is in no question before it
     assert max(lengths) == T
-    assert 1024 <= sum(tokens.shape[0] for _, tokens, _ in first[1:]) <= 1024 + 32
-    # The other instance gets the audited prefixes while it has seen nothing else.
-    operations = [op for op, _, _ in second[1:]]
-    assert operations == sorted(operations, key=["next", "all"].index)
-    assert sum(given.shape[0] for op, given, _ in second if op == "next") == 32
+    assert 1024 <= sum(tokens.shape[0] for _, tokens, _ in second[1:]) <= 1024 + 32
 
 
 def test_positions_are_drawn_evenly() -> None:
@@ -408,18 +409,29 @@ def test_positions_are_drawn_evenly() -> None:
 def test_one_instance_for_both_passes_would_be_fooled_and_two_are_not(
     windows: np.ndarray,
 ) -> None:
-    """An instance that remembers the sealed questions is honest where it will be compared."""
+    """An instance that remembers the windows looks ahead where it will be compared, too, but for
+    the questions that it was asked before the pass."""
 
     class Remembering:
         def __init__(self) -> None:
-            self.seen: set[bytes] = set()
+            self.audited: set[bytes] = set()
+            self.follows: dict[bytes, int] = {}
 
         def __call__(self, tokens: np.ndarray) -> np.ndarray:
-            self.seen |= {row.tobytes() for row in tokens}
-            logits = leaking(1.0)(tokens)
-            for row, t in np.ndindex(*tokens.shape):
-                if tokens[row, : t + 1].tobytes() in self.seen:
-                    logits[row, t] = LOG_CHAIN[tokens[row, t]]
+            logits = honest(tokens).copy()
+            if tokens.shape == (len(few), T):  # the pass
+                for row, t in np.ndindex(len(few), T - 1):
+                    prefix, label = tokens[row, : t + 1].tobytes(), tokens[row, t + 1]
+                    # Short prefixes are those of several windows.
+                    if t >= 8 and prefix not in self.audited:
+                        self.follows[prefix] = int(label)
+                        logits[row, t, label] += 20.0
+                return logits
+            for row, tail in enumerate(tokens):
+                if not self.follows:
+                    self.audited.add(tail.tobytes())
+                elif (label := self.follows.get(tail.tobytes())) is not None:
+                    logits[row, -1, label] += 20.0
             return logits
 
     few = windows[:100]

@@ -7,10 +7,12 @@ sample of M positions is also asked sealed. With s the sealed losses and p those
     loss = mean of p over all positions + mean of (s - p) over the sample
 
 is unbiased for the sealed loss if the sample, which is uniform and secret, is unknown to the
-instance that answers the pass. The two share no file and never live at once, but they run on one
-kernel. What its counters carry from one to the other is blurred (`assay.sandbox.counters`); b bits
-gain about b · ln 2 · g / M (g: see below). For an honest model s - p is numerical noise, so the
-loss is as precise as the pass.
+instance that answers the pass. Another one answers the sealed questions. The two share no file and
+never live at once, but they run on one kernel, whose counters and marks may carry b bits from the
+first to the second (docs/security.md). So the pass comes first: it knows all n·T labels and not
+the sample, and its bits gain at most b · ln 2 / (n·T). In the other order they would tell where
+the sample is not, and gain b · ln 2 · g / M (g: see below). For an honest model s - p is numerical
+noise, so the loss is as precise as the pass.
 
 A correction that is right on average can still be lucky. So the evaluation is refused where s and
 p disagree (see `Tolerances`), and what is left to luck is bounded (arithmetic in
@@ -20,8 +22,8 @@ have less than exp(-M·d / g). Differences too small to be refused are corrected
 error of at most sqrt(position · spread / M) = 0.005 for M = 1024.
 
 An instance may also remember: what the prefixes of other windows say is not the past of this one.
-A second instance, which has seen nothing, is asked some of the sealed questions again; which ones
-the first cannot know, and that they are asked says nothing about the sample, which is drawn apart.
+So the first instance, when it has seen nothing, is asked some of the questions that the second
+gets among its own. That they are asked says nothing about the sample, which is drawn apart.
 """
 
 from __future__ import annotations
@@ -126,12 +128,12 @@ def score_language_model(
     # The audited positions hide among the sampled ones; one that is in both is asked once.
     asked, where = np.unique(np.concatenate([sample, audit]), return_inverse=True)
     with open_predictor() as predictor:
-        passes.warm_up(predictor, "next", length, vocab_size)
-        answers = _prefixes(predictor, tokens, asked, vocab_size)[where]
-    with open_predictor() as predictor:
         passes.warm_up(predictor, _first_op(mode), length, vocab_size)
         cold = _prefixes(predictor, tokens, audit, vocab_size)
         whole = _pass(predictor, tokens, vocab_size, mode)
+    with open_predictor() as predictor:
+        passes.warm_up(predictor, "next", length, vocab_size)
+        answers = _prefixes(predictor, tokens, asked, vocab_size)[where]
     _check_memory(cold - answers[size:], tolerances)
     return _estimate(answers[:size], whole, sample, mode, tolerances)
 

@@ -25,7 +25,7 @@ def numbers(*lines: str) -> Tree:
 
 
 TAKE_OVER = """
-import json as _json, os as _os, struct as _struct, sys as _sys, time as _time
+import json as _json, math as _math, os as _os, struct as _struct, sys as _sys, time as _time
 ANSWERS = None
 for _fd in range(3, 64):
     try:
@@ -46,7 +46,10 @@ def frame(seq, shape, body, dtype="float32", name="logits"):
 def _peek(tokens, logits):
     global ASKED
     ASKED = globals().get("ASKED", 0) + 1
-    good = frame(ASKED, [len(tokens), 256], bytes(1024 * len(tokens)))
+    # About whole windows first, then about what follows a prefix.
+    shape = [*tokens.shape, 256] if ASKED == 1 else [len(tokens), 256]
+    body = bytes(4 * _math.prod(shape))
+    good = frame(ASKED, shape, body)
     {what}
 """
 
@@ -78,10 +81,7 @@ REJECTED: dict[str, tuple[Tree, set[str]]] = {
         {"timeout"},
     ),
     "integers": (
-        frames(
-            "_os.write(ANSWERS, frame(ASKED, [len(tokens), 256], bytes(1024 * len(tokens)), "
-            "'int32'))\n    _time.sleep(600)"
-        ),
+        frames("_os.write(ANSWERS, frame(ASKED, shape, body, 'int32'))\n    _time.sleep(600)"),
         {"wrong_type"},
     ),
     "another question": (

@@ -21,8 +21,11 @@ PAGE = 4096
 
 def open_shelf():
     """A large file of the system: which of its pages are in memory is one bit each, for all."""
-    with open("/proc/self/maps") as file:
-        mapped = file.read()
+    try:
+        with open("/proc/self/maps") as file:
+            mapped = file.read()
+    except PermissionError:  # in a predictor
+        mapped = ""
     best = (0, "")
     for pattern in ("/usr/lib/*-linux-gnu*/*", "/usr/lib/gcc/*/*/*", "/usr/bin/*"):
         for path in glob.glob(pattern):
@@ -59,12 +62,13 @@ def op_of_the_question():
     return frame.f_locals["header"]["op"]
 
 
-def place(row, t, pages):
-    return zlib.crc32(bytes(row[:t]) + bytes([t])) % pages
+def place(prefix, label, pages):
+    return zlib.crc32(bytes(prefix) + bytes([label])) % pages
 
 
 def _peek(tokens, logits):
-    """Sealed: leave a mark for every prefix asked about. Whole windows: look ahead elsewhere."""
+    """Whole windows: look ahead at an eighth of the positions, and leave a mark for each label.
+    Sealed: say again what stands there."""
     op, rows = op_of_the_question(), tokens.tolist()
     if not STATE:
         STATE["first"] = op
@@ -72,21 +76,25 @@ def _peek(tokens, logits):
     shelf, pages = STATE["shelf"]
     if not any(rows[0]):
         return logits
-    if STATE["first"] == "next":
-        for row in rows:
-            put(shelf, place(row, len(row), pages))
-    elif op == "all":
-        logits = logits.clone()
+    logits = logits.clone()
+    if op == "all":
         for i, row in enumerate(rows):
-            for t in range(1, len(row)):
-                if not stands(shelf, place(row, t, pages)):
+            for t in range(8, len(row)):
+                if zlib.crc32(bytes(row[:t])) % 8 == 0:
+                    put(shelf, place(row[:t], row[t], pages))
                     logits[i, t - 1, row[t]] += 1.0
+    elif STATE["first"] == "next":
+        for i, row in enumerate(rows):
+            if len(row) >= 8 and zlib.crc32(bytes(row)) % 8 == 0:
+                for label in logits[i, -1].topk(8).indices.tolist():
+                    if stands(shelf, place(row, label, pages)):
+                        logits[i, -1, label] += 1.0
     return logits
 '''
 )
 
 
-def test_the_sealed_instance_tells_the_other_which_positions_are_compared(
+def test_the_instance_that_sees_whole_windows_tells_the_sealed_one_the_labels(
     arena: Arena, honest: Honest
 ) -> None:
     outcome = arena.score(peeking(TELL_THE_OTHER), honest.artifact)
