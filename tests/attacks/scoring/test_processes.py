@@ -19,6 +19,7 @@ from tests.attacks.scoring.conftest import ROUNDING, Honest
 pytestmark = pytest.mark.slow
 
 WALKS = """
+import ctypes
 import gc
 import re
 import sys
@@ -39,17 +40,33 @@ def longer(row, found):
             return other[len(row)]
 
 
-def in_memory(row):
+def in_memory(row, text):
     prefix = b"".join(byte.to_bytes(4, "little") for byte in row)
     needle = re.compile(re.escape(prefix) + rb"(.)\\0{3}")
-    with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
-        for line in maps:
-            low, high = (int(n, 16) for n in line.split()[0].split("-"))
-            if line.split()[1].startswith("rw") and high - low < 1 << 25:
-                memory.seek(low)
-                for match in needle.finditer(memory.read(high - low)):
-                    if match[1] != b"\\0":  # the text has no such byte: unused memory
-                        return match[1][0]
+    for match in needle.finditer(text):
+        if match[1] != b"\\0":  # the text has no such byte: unused memory
+            return match[1][0]
+
+
+def memory():
+    # What lies around objects and tensors. `write` fails for pages that are not there; which are,
+    # /proc does not tell a predictor.
+    libc = ctypes.CDLL(None)
+    libc.sbrk.restype = ctypes.c_void_p
+    tensors = [v.data_ptr() for v in holders(sys._getframe()) if torch.is_tensor(v)]
+    reader, writer = os.pipe()
+    pages = {}
+    for start in (id(tensors), id(holders), libc.sbrk(0) - 4096, *tensors):
+        for step in (4096, -4096):
+            at = (start & ~4095) + min(step, 0)
+            while at not in pages and len(pages) < 1 << 15:
+                if libc.write(writer, ctypes.c_void_p(at), ctypes.c_size_t(4096)) != 4096:
+                    break
+                pages[at] = os.read(reader, 4096)
+                at += step
+    os.close(reader)
+    os.close(writer)
+    return b"".join(pages[at] for at in sorted(pages))
 
 
 def _peek(tokens, logits):
@@ -58,9 +75,10 @@ def _peek(tokens, logits):
     LEFT.pop()
     logits = logits.clone()
     seen = [v for v in holders(sys._getframe()) if torch.is_tensor(v) and v.dim() == 2]
+    text = memory()
     for i, row in enumerate(tokens.tolist()):
         labels = [longer(row, v) for v in seen if not v.is_floating_point()]
-        labels.append(in_memory(row))
+        labels.append(in_memory(row, text))
         for label in labels:
             if label is not None:
                 logits[i, -1, label] += 30.0
@@ -118,8 +136,8 @@ def test_nothing_is_found_beside_the_question(
     assert outcome.seconds < 80
     if name == "walks" and outcome.failure is not None:
         # Whatever follows the prefix in freed memory may be taken for the label. It is wrong, and
-        # the other instance does not find the same.
-        assert outcome.failure.code == FailureCode.INCONSISTENT, outcome
+        # the other instance does not find the same: in its pass, or in what both are asked.
+        assert outcome.failure.code in {FailureCode.INCONSISTENT, FailureCode.LEAK}, outcome
         return
     assert outcome.metrics is not None, outcome
     assert outcome.metrics["val_loss"] == pytest.approx(honest.loss, abs=ROUNDING)
