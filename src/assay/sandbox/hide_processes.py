@@ -6,7 +6,8 @@ program that was shown held-out data could leave hundreds of bits for a later on
 pages and not others. A filter of system calls sees no paths; Landlock (Linux 5.13) refuses them.
 
 A program of its own, which runs in the sandbox in front of the one to be started and becomes it
-(`launcher.program_of`). Where the kernel has no Landlock it changes nothing.
+(`launcher.program_of`). It changes nothing where the kernel has no Landlock or a filter around the
+worker refuses it.
 """
 
 import ctypes
@@ -20,13 +21,13 @@ from collections.abc import Iterator
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # on all architectures
 _READ_FILE, _PATH_BENEATH = 1 << 2, 1
 _NO_NEW_PRIVS = 38  # of prctl
-_MISSING = (errno.ENOSYS, errno.EOPNOTSUPP)
+_MISSING = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 
 
 def hide_processes() -> bool:
     """Refuse this process, from now on and for good, every file of `/proc/<pid>`.
 
-    False where the kernel has no Landlock. Raises `OSError` where it has and refuses.
+    False where there is no Landlock. Raises `OSError` where there is and it refuses.
     """
     kernel = ctypes.CDLL(None, use_errno=True)
 
