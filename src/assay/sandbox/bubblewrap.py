@@ -268,7 +268,7 @@ class BubblewrapSandbox:
             started = time.monotonic()
             process = _popen(
                 launch_command(
-                    command, spec.limits, joins, binds, table, can_log_in=bool(spec.gpus)
+                    command, spec.limits, joins, binds, table, set_login_id=bool(spec.gpus)
                 ),
                 spec,
                 inherited,
@@ -351,7 +351,7 @@ def _options(
         *("--size", tmpfs, "--tmpfs", "/dev/shm", "--size", tmpfs, "--tmpfs", "/tmp"),
         *interpreter_arguments(reach),
         *mount_arguments(spec.mounts, reach),
-        *_processes(bool(spec.gpus)),
+        *_protect_init(bool(spec.gpus)),
         *("--remount-ro", "/dev", "--remount-ro", "/"),
         *("--chdir", spec.cwd, "--clearenv"),
     ]
@@ -368,11 +368,11 @@ def _options(
     return options if filter_fd is None else [*options, "--seccomp", str(filter_fd)]
 
 
-def _processes(gpus: bool) -> list[str]:
-    """Options that keep the init's memory, which `/proc` shows to the same user, from writers.
+def _protect_init(gpus: bool) -> list[str]:
+    """Return the options that keep the program from writing the init's memory through `/proc`.
 
-    CUDA names its threads in `/proc/self/task/<id>/comm`, and does not start where it cannot. So
-    with GPUs the init is hidden; what else is there belongs to the program.
+    CUDA writes the names of its threads to `/proc/self/task/<id>/comm` and fails if it cannot. So
+    with GPUs `/proc` stays writable and only the init is hidden.
     """
     if gpus:
         return ["--tmpfs", "/proc/1", "--remount-ro", "/proc/1"]

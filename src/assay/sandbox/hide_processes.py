@@ -24,10 +24,10 @@ _NO_NEW_PRIVS = 38  # of prctl
 _MISSING = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 
 
-def hide_processes() -> bool:
-    """Refuse this process, from now on and for good, every file of `/proc/<pid>`.
+def hide_processes() -> None:
+    """Deny this process every file of `/proc/<pid>`, permanently; without Landlock do nothing.
 
-    False where there is no Landlock. Raises `OSError` where there is and it refuses.
+    Raises `OSError` if Landlock is there and fails.
     """
     kernel = ctypes.CDLL(None, use_errno=True)
 
@@ -42,7 +42,7 @@ def hide_processes() -> bool:
         rules = call(_CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), ctypes.c_uint(0))
     except OSError as error:
         if error.errno in _MISSING:
-            return False
+            return
         raise
     for path in _readable():
         try:
@@ -55,7 +55,6 @@ def hide_processes() -> bool:
     kernel.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
     call(_RESTRICT_SELF, ctypes.c_int(rules), ctypes.c_uint(0))
     os.close(rules)
-    return True
 
 
 def _readable() -> Iterator[str]:

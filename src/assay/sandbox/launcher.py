@@ -91,21 +91,21 @@ def launch_command(
     binds: Mapping[str, str] | None = None,
     table: str | None = None,
     *,
-    can_log_in: bool = False,
+    set_login_id: bool = False,
 ) -> list[str]:
     """The argument vector that prepares and then executes `program`.
 
     `groups` are `cgroup.procs` files to join. `binds` (source: target) and `table` (a file of
     mounts in the form of fstab) need root and put the program into a private mount namespace.
 
-    A program that could write in `/proc` (`can_log_in`) could once in each thread say for whom it
-    logged in, which counts up a number of the whole host that the next program could read. So it
-    is said for it, and cannot be said again.
+    `set_login_id` sets the audit login id (`/proc/self/loginuid`), which can be set only once. A
+    program that may write in `/proc` would otherwise set it in every thread. Each time that counts
+    up a session number of the whole host, which the next program could read.
     """
     command = ["/bin/sh", "-c", _SCRIPT, "assay-launch"]
     for group in groups:
         command += ["group", group]
-    if can_log_in:
+    if set_login_id:
         command += ["login", str(os.geteuid())]
     command += limit_arguments(limits)
     if binds or table:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 CODEBASE = Path(__file__).resolve().parents[3] / "environments" / "nanogpt" / "codebase"
-MODULES = ("config", "model", "data", "optim", "ranks", "train", "launch")
+MODULES = ("config", "model", "data", "optim", "ranks", "train", "launch", "predict")
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -27,12 +25,8 @@ def net(code: SimpleNamespace) -> torch.nn.Module:
 
 @pytest.fixture
 def predictor(code: SimpleNamespace, net: torch.nn.Module) -> Iterator[Any]:
-    sys.modules.pop("predict", None)
-    predict = importlib.import_module("predict")
-    torch.set_grad_enabled(False)
-    yield predict.Predictor(code.model, net, torch.device("cpu"))
-    torch.set_grad_enabled(True)
-    sys.modules.pop("predict", None)
+    with torch.no_grad():
+        yield code.predict.Predictor(code.model, net, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("whole", ["next", "all", "losses"])
